@@ -8,7 +8,8 @@ from math import gcd
 from ..fields import Contradiction
 from ..plan.plan import Moe
 from ..workload.architecture import nearest_divisor
-from .derived import replicas
+from . import catalog, token_shares
+from .derived import data_parallel_degree, replicas
 from .scenario import Scenario
 
 Found = Iterator[Contradiction]
@@ -18,9 +19,10 @@ def faults_of_experts(scenario: Scenario) -> Found:
     """Faults of expert parallelism, and of models with experts under other parallelism."""
     model, plan, etp = scenario.model, scenario.plan, scenario.plan.tensor_parallel_of_experts
     if not model.experts:
-        for name, default in (("ep", 1), ("etp", None), ("moe", Moe())):
-            if getattr(plan, name) != default:
-                yield f"plan.{name}", f"{model.name} has no experts", "leave it out, or take a model with experts"
+        given = {"ep": plan.ep > 1, "etp": plan.etp, "moe": plan.moe != Moe()}
+        given |= {f"overlap.{name}": getattr(plan.overlap, name) for name in ("ep", "weight_gradients")}
+        for name in (name for name, value in given.items() if value):
+            yield f"plan.{name}", f"{model.name} has no experts", "leave it out, or take a model with experts"
         return
     ranks, fixed = plan.tp * replicas(scenario), plan.ep * etp
     if model.experts % plan.ep:
@@ -35,12 +37,31 @@ def faults_of_experts(scenario: Scenario) -> Found:
         yield "plan.etp", message, f"etp: {near}"
     if plan.tp > 1 and not plan.uses_sequence_parallel:
         yield "plan.sequence_parallel", "tensor-parallel ranks must share the tokens of a model with experts", "leave it out"
-    sharding = plan.full_sharding
-    if sharding.kind not in ("none", "zero1") or sharding.group:
-        wrong = f"{sharding.kind} in groups" if sharding.kind == "zero1" else sharding.kind
-        yield "plan.sharding", f"{wrong} is not modelled for models with experts", "none, or zero1 without a group"
+    yield from _sharded(scenario, fixed)
     yield from _deepep(scenario)
     yield from _drawn(scenario)
+    yield from _beside_compute(scenario)
+
+
+def _sharded(scenario: Scenario, fixed: int) -> Found:
+    """Faults of sharded state of experts, which `fixed` ranks divide among them before replicas do."""
+    plan, sharding, dp = scenario.plan, scenario.plan.full_sharding, data_parallel_degree(scenario)
+    if sharding.kind == "zero3" and plan.ep > 1:
+        yield (
+            "plan.sharding",
+            "zero3 is not modelled with expert parallelism, which DeepSpeed's own experts refuse",
+            "fsdp, or zero2",
+        )
+    group = sharding.group
+    if group and group * plan.cp * plan.tp % fixed:
+        legal = [n for n in range(dp, 0, -1) if not dp % n and not n * plan.cp * plan.tp % fixed]
+        near = next((n for n in legal if n <= group), legal[-1]) if legal else None
+        message = f"{group} data-parallel ranks do not hold whole groups of ep x etp = {fixed} GPUs"
+        yield (
+            "plan.sharding.group",
+            message,
+            f"group: {near}" if near else "leave it out",
+        )
 
 
 def _deepep(scenario: Scenario) -> Found:
@@ -66,14 +87,35 @@ def _deepep(scenario: Scenario) -> Found:
         yield "plan.moe.nodes_per_token", f"{moe.nodes_per_token} of {nodes} nodes", f"at most {nodes}"
 
 
-def _drawn(scenario: Scenario) -> Found:
-    """Faults of drawn routing, and of its options without it."""
-    plan, moe, usual = scenario.plan, scenario.plan.moe, Moe()
-    if moe.routing == "balanced":
-        for name in ("seed", "concentration", "placement"):
-            if getattr(moe, name) != getattr(usual, name):
-                yield f"plan.moe.{name}", "balanced routing has no use for it", "leave it out, or routing: drawn"
+def _listed(scenario: Scenario) -> Found:
+    """Faults of a placement of experts that lists the experts of every rank."""
+    placement, ep, experts = scenario.plan.moe.placement, scenario.plan.ep, scenario.model.experts
+    if isinstance(placement, str):
         return
+    if len(placement) != ep or any(len(own) != experts // ep for own in placement):
+        numbers = sorted({len(own) for own in placement})
+        message = f"{len(placement)} ranks with {' or '.join(map(str, numbers)) or 'no'} experts each"
+        yield "plan.moe.placement", message, f"{ep} lists of {experts // ep} experts, one for each rank of ep"
+    elif sorted(expert for own in placement for expert in own) != [*range(experts)]:
+        lost = sorted({*range(experts)} - {expert for own in placement for expert in own})
+        yield "plan.moe.placement", f"no rank holds expert {lost[0]} of {experts}", f"each of 0 to {experts - 1} once"
+
+
+def _drawn(scenario: Scenario) -> Found:
+    """Faults of uneven routing, drawn or given, and of its options without it."""
+    plan, moe, usual = scenario.plan, scenario.plan.moe, Moe()
+    what = moe.routing if moe.routing in ("balanced", "drawn") else "given"
+    useless = {"balanced": ("seed", "concentration", "ranks", "placement"), "given": ("seed", "concentration")}
+    for name in useless.get(str(what), ()):
+        if getattr(moe, name) != getattr(usual, name):
+            yield f"plan.moe.{name}", f"{what} routing has no use for it", "leave it out, or routing: drawn"
+    if what == "balanced":
+        return
+    given = token_shares.read(str(moe.routing)) if token_shares.is_file(moe.routing) else moe.routing
+    if what == "given" and len(given) != scenario.model.experts:
+        message = f"{len(given)} shares for the {scenario.model.experts} experts of {scenario.model.name}"
+        yield "plan.moe.routing", message, f"{scenario.model.experts} shares"
+    yield from _listed(scenario)
     if moe.dispatcher != "alltoall":
         yield "plan.moe.dispatcher", f"{moe.dispatcher} is modelled for balanced routing only", "dispatcher: alltoall"
     if moe.capacity != "dropless":
@@ -83,8 +125,31 @@ def _drawn(scenario: Scenario) -> Found:
             "dropless, or routing: balanced",
         )
     if plan.tensor_parallel_of_experts > 1:
-        yield "plan.etp", "drawn routing is modelled for whole experts only", "etp: 1"
+        yield "plan.etp", f"{what} routing is modelled for whole experts only", "etp: 1"
     if plan.ep == 1:
         yield "plan.moe.routing", "without expert parallelism every rank has all rows", "ep > 1, or routing: balanced"
     if scenario.fidelity.collectives == "stepwise":
         yield "fidelity.collectives", "uneven exchanges are not simulated message by message", "fluid or closed"
+
+
+def _beside_compute(scenario: Scenario) -> Found:
+    """Faults of exchanges of experts beside compute.
+
+    The rules of overlap_moe_expert_parallel_comm in Megatron-LM (d98e8a6), megatron/core/transformer/transformer_config.py.
+    """
+    plan, module = scenario.plan, scenario.schedule
+    for name in ("ep", "weight_gradients"):
+        if getattr(plan.overlap, name) and plan.ep == 1:
+            yield f"plan.overlap.{name}", "without expert parallelism nothing is exchanged", "ep > 1, or leave it out"
+    if not plan.exchanges_beside_compute(scenario.framework.overlap):
+        return
+    alternates, chunks = getattr(module, "ALTERNATES", False), getattr(module, "CHUNKS", plan.chunks)
+    if not alternates and not getattr(module, "PAIRS", False):
+        message = f"{catalog.called(plan.schedule)} runs no forward pass together with a backward pass"
+        yield "plan.overlap.ep", message, "false, or the schedule interleaved, dualpipe or dualpipe-v"
+    elif alternates and plan.pp > 1 and chunks == 1:
+        message = "in a pipeline of one stage per rank a forward pass waits for the backward pass that would hide its exchanges"
+        yield "plan.overlap.ep", message, "false, or the schedule interleaved with chunks: 2"
+    if alternates and plan.recomputation.scope == "full":
+        message = "layers that are recomputed as a whole exchange tokens once more, which no pair hides"
+        yield "plan.recompute", message, "selective, or ops, or plan.overlap.ep: false"

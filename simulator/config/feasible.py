@@ -14,6 +14,7 @@ from ..errors import Fault, OutsideDomain, UserError, shown
 from ..fields import Contradiction, keys
 from ..hardware.cluster import Cluster
 from ..kernels import UNFUSED
+from ..plan.mesh import REPLICAS
 from ..plan.plan import EVEN, Fidelity, Plan
 from ..plan.stage_layers import stage_layers
 from ..program.slot import lay_out
@@ -29,6 +30,7 @@ from .memory_rules import faults_of_recomputed_layers, faults_of_recomputed_oper
 from .reader import Grammar, Grammars, faults_in
 from .scenario import GRAMMARS, Perturb, Scenario, schedule
 from .shipped_fits import file_of
+from .vocabulary_rules import faults_of_vocabulary
 
 MOST_LAYER_SLOTS = 400_000
 """Most layers x microbatches of a replica that one simulation takes, for its memory and its run time."""
@@ -53,7 +55,9 @@ def check(scenario: Scenario) -> Scenario:
         _degrees, _batch, _divisions, _overlapped, _shared_sequences, faults_of_experts, faults_of_sharding, _order, _placed,
         _disturbed_ranks,
     )  # fmt: skip
-    dear: tuple[Callable[[Scenario], Found], ...] = (_cluster, _disturbed_links, _scheduled, faults_of_recomputed_operators)
+    dear: tuple[Callable[[Scenario], Found], ...] = (
+        _cluster, _disturbed_links, _scheduled, faults_of_recomputed_operators, faults_of_vocabulary,
+    )  # fmt: skip
     found = [fault for law in cheap for fault in law(scenario)] or [fault for law in dear for fault in law(scenario)]
     if found:
         placed = ((name, message, hint, marks.where_of_several(place_of(name), message)) for name, message, hint in found)
@@ -201,8 +205,9 @@ def _shared_sequences(scenario: Scenario) -> Found:
             "only a ring of context-parallel ranks has unequal shares",
             "leave it out, or cp > 1 with cp_kind: ring",
         )
-    if not plan.cp_balance and plan.moe.routing == "drawn":
-        yield "plan.cp_balance", "ranks of a ring without balance and of drawn routing would differ twice", "routing: balanced"
+    if not plan.cp_balance and plan.moe.routing != "balanced":
+        message = f"ranks of a ring without balance and of {plan.moe.routing} routing would differ twice"
+        yield "plan.cp_balance", message, "leave it out, or routing: balanced"
     if plan.cp == 1:
         if plan.cp_kind != "ring":
             yield "plan.cp_kind", "there is no context-parallel group to share sequences", "use cp > 1, or leave it out"
@@ -243,9 +248,12 @@ def _order(scenario: Scenario) -> Found:
     except UserError as error:
         yield "plan.rank_order", error.faults[0].message, error.hint
         return
-    if mesh.experts and mesh.experts.ranks == mesh.ranks and (mesh.groups(("pp",)) != mesh.experts.groups(("pp",))).any():
-        message = f"{scenario.plan.rank_order} gives experts other pipelines than the rest of the model"
-        yield "plan.rank_order", message, "an order that ends in pp, such as tp-cp-ep-dp-pp"
+    experts = mesh.experts
+    if experts and experts.ranks == mesh.ranks:
+        for axis, what in (("pp", "pipelines"), (REPLICAS, "replicas")):
+            if (mesh.groups((axis,)) != experts.groups((axis,))).any():
+                message = f"{scenario.plan.rank_order} gives experts other {what} than the rest of the model"
+                yield "plan.rank_order", message, "an order that ends in pp, such as tp-cp-ep-dp-pp"
 
 
 def _placed(scenario: Scenario) -> Found:

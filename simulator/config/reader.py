@@ -272,7 +272,7 @@ def _takes(field: Form, data: Any) -> bool:
         return True
     if kind in (int, float):
         return isinstance(data, int if kind is int else (int, float)) and not isinstance(data, bool)
-    return isinstance(data, kind)
+    return isinstance(data, (list, tuple) if kind is list else kind)
 
 
 def _beyond(limits: Limits | Length, value: Any) -> tuple[str, str] | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from math import lcm
 
 from ..kernels import Part
 from ..plan.plan import Plan
@@ -34,6 +35,7 @@ from ..program.program import (
 )
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Layout, Pair, Slot, slots_of
 from ..workload.blocks.dense import BlockOp
+from ..workload.blocks.prediction import further_tokens
 from ..workload.framework import Framework
 from ..workload.job import ELEMENT_BYTES, Job
 from ..workload.model import Model
@@ -41,6 +43,7 @@ from .kernels_of_framework import accumulate, framework_kernels
 from .passes.context_parallel import ContextParallel, context_parallel
 from .passes.data_parallel import NORM, DataParallel, Replicas, data_parallel
 from .passes.decomposed_gemms import decomposed_gemms
+from .passes.expert_overlap import side_by_side
 from .passes.expert_parallel import ExpertParallel, expert_parallel
 from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
@@ -48,6 +51,7 @@ from .passes.recompute import recompute
 from .passes.release import release_activations
 from .passes.shards import ShardedState
 from .passes.tensor_parallel import tensor_parallel
+from .passes.vocabulary import SharedVocabulary, kernels_of_stage, vocabulary
 from .passes.zero1 import zero1
 from .passes.zero3 import zero3
 from .roles import joined
@@ -100,13 +104,15 @@ def _lowered(
     releases_weights = sharding.gathers and sharding.reshard and dp > 1
     recipe = replace(framework.low_precision, cached_weights=framework.low_precision.cached_weights and not releases_weights)
     narrow = Quantisation(job.dtype, recipe, element_bytes, shares) if job.narrow else None
-    model = _divisible(model, plan.tp)
+    model = _divisible(model, plan)
+    tokens = job.microbatch_size * job.sequence_length // (layout.shape.splits * plan.cp)
     program = build(model, plan, job, layout, framework)
+    if plan.shares_vocabulary:
+        program = vocabulary(program, SharedVocabulary(plan.vocabulary, tokens // shares, model.hidden, element_bytes))
     program = tensor_parallel(program, plan.tp, sequence=sequence, overlap=overlap.tp is not False)
     program = context_parallel(
         program, ContextParallel(plan.cp, plan.divides_heads_by, plan.cp_kind == "all-gather", plan.overlap.cp, position)
     )
-    tokens = job.microbatch_size * job.sequence_length // (layout.shape.splits * plan.cp)
     if model.experts:
         program = expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp, load))
     program = quantise(program, narrow) if narrow else program
@@ -119,7 +125,7 @@ def _lowered(
         Replicas(dp, plan.copies_of_experts(dp)),
         overlaps=overlap.dp or sharding.kind not in ("none", "zero1"),
         synchronised=plan.optimizer == "synchronised",
-        tied_parameters=-(-model.vocab * model.hidden // plan.tp) if model.tied_embeddings else 0,
+        tied_parameters=-(-model.vocab * model.hidden // plan.tp) if model.shares_table else 0,
         gradient_bytes=gradient_bytes,
         reduced_bytes=reduced_bytes,
         fused_optimizer=framework.fusion.optimizer,
@@ -127,8 +133,9 @@ def _lowered(
     )
     program = data_parallel(program, replicas)
     if sharding.kind != "none":
+        group = sharding.group and sharding.group * plan.cp
         state = ShardedState(
-            replace(sharding, group=sharding.group and sharding.group * plan.cp),
+            replace(sharding, group=group),
             dp,
             element_bytes,
             reduced_bytes,
@@ -136,20 +143,22 @@ def _lowered(
             pipelined=plan.pp > 1,
             gathers_beside_forward=framework.overlap.parameter_gather,
             tied=model.tied_embeddings,
-            edp=plan.copies_of_experts(dp),
+            edp=plan.copies_of_experts(group or dp),
         )
         program = (zero3 if sharding.gathers else zero1)(program, state)
     program = cast_weights(program, narrow) if narrow else program
     program = pipeline(program, tokens * model.hidden * element_bytes // shares)
     program = program if overlap.pp else blocking(program, layout)
+    program = side_by_side(program) if plan.exchanges_beside_compute(framework.overlap) else program
     return between_norms(program) if steps is None else repeat(program, steps)
 
 
-def _divisible(model: Model, tp: int) -> Model:
+def _divisible(model: Model, plan: Plan) -> Model:
     """The model that tensor-parallel ranks can divide: with a padded vocabulary and at least one key head for every rank."""
-    rows = VOCABULARY_MULTIPLE * tp
-    vocab = model.vocab if model.vocab % tp == 0 else -(-model.vocab // rows) * rows
-    return replace(model, vocab=vocab, kv_heads=max(model.kv_heads, tp))
+    shares = plan.tp * (plan.pp if plan.shares_vocabulary else 1)
+    rows = lcm(VOCABULARY_MULTIPLE * plan.tp, shares)
+    vocab = model.vocab if model.vocab % shares == 0 else -(-model.vocab // rows) * rows
+    return replace(model, vocab=vocab, kv_heads=max(model.kv_heads, plan.tp))
 
 
 def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framework) -> Program:
@@ -157,10 +166,11 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
 
     Kernels are those of the tokens of one context-parallel rank.
     """
-    stages = tuple(stages_of(stage_layers(plan, model, job.sequence_length, layout.stages), layout))
+    counts = stage_layers(plan, model, job.sequence_length, layout.layered)
+    stages = tuple(stages_of((*counts, *[0] * layout.shares), layout))
     job = replace(job, sequence_length=job.sequence_length // plan.cp)
     embedded, headed = ({s.rank for s in stages if getattr(s, end)} for end in ("embedding", "head"))
-    shared = model.tied_embeddings and embedded == headed  # one rank has both ends, and holds their table once
+    together = embedded == headed  # one rank has both ends, and holds a table that they share once
     bodies: dict[str, Body] = {}
     orders = []
     for boxes in layout.orders:
@@ -169,12 +179,14 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
             for slot in slots_of(box):
                 stage, part = stages[slot.stage], slot.microbatch % layout.shape.splits
                 ends = "embedding, " * stage.embedding, ", head" * stage.head
-                name = f"{slot.kind} of {ends[0]}{_layers_of(model, stage)} layers{ends[1]}"
+                name = f"{slot.kind} of {ends[0]}{_layers_of(model, stage)} layers{ends[1]}" + ", share" * stage.share
                 name += f", part {part}" if layout.shape.splits > 1 else ""
                 if name not in bodies:
-                    operators = _operators(model, job, stage, shared, layout.shape.splits, part)
+                    operators = _operators(model, job, stage, together, layout.shape.splits, part)
                     operators = [(i, replace(op, listed=i >= 0 and op.name in plan.recomputation.ops)) for i, op in operators]
-                    bodies[name] = _body(slot.kind, framework_kernels(operators, framework))
+                    kernels = framework_kernels(operators, framework)
+                    kernels = kernels_of_stage(kernels, stage, layout.shape.ranks) if layout.shares else kernels
+                    bodies[name] = _body(slot.kind, kernels)
                 steps.append(_step(name, slot, layout, number if isinstance(box, Pair) else -1))
         orders.append(tuple(steps))
     return Program(stages, bodies, tuple(orders), {})
@@ -184,20 +196,28 @@ def stages_of(counts: Sequence[int], layout: Layout) -> Iterator[Stage]:
     """The instances of the stages, given the number of layers of each stage in pipeline order."""
     for instance, rank in enumerate(layout.placement):
         number = instance % layout.stages
-        ends = number == 0, number == layout.stages - 1
-        yield Stage(number, rank, layout.chunk(instance), sum(counts[:number]), counts[number], *ends)
+        share, ends = number >= layout.layered, (number == 0, number == layout.layered - 1)
+        if share:
+            ends = number < layout.layered + layout.shape.ranks, number >= layout.layered + layout.shape.ranks
+        yield Stage(number, rank, layout.chunk(instance), sum(counts[:number]), counts[number], *ends, share)
 
 
-def _operators(model: Model, job: Job, stage: Stage, shared: bool, splits: int, part: int) -> list[tuple[int, BlockOp]]:
-    """Operators as (layer within the stage or -1, operator) in forward order, for one of `splits` parts of every sequence."""
+def _operators(model: Model, job: Job, stage: Stage, together: bool, splits: int, part: int) -> list[tuple[int, BlockOp]]:
+    """Operators as (layer within the stage or -1, operator) in forward order, for one of `splits` parts of every sequence.
+
+    Modules that predict further tokens are numbered like layers behind the last.
+    """
     block, seq = model.block, job.sequence_length // splits
     size = {"batch": job.microbatch_size, "seq": seq, "element_bytes": job.element_bytes}
     before = block.embedding(model, **size) if stage.embedding else []
-    after = block.head(model, **size, owns_table=not shared) if stage.head else []
+    tied = model.tied_embeddings
+    after = block.head(model, **size, owns_table=not (tied and together)) if stage.head else []
+    further = further_tokens(model, block, **size, prefix=part * seq, owns_table=not (tied or together)) if stage.head else ()
     kinds = [block.kind(model, number) for number in range(stage.first_layer, stage.first_layer + stage.layers)]
     layer = {kind: block.layer(model, **size, prefix=part * seq, number=stage.first_layer + kinds.index(kind)) for kind in kinds}
-    layers = [(-1, before), *((i, layer[kind]) for i, kind in enumerate(kinds)), (-1, after)]
-    return [(i, op) for i, ops in layers for op in ops]
+    layers = [(-1, before), *((i, layer[kind]) for i, kind in enumerate(kinds)), (-1, after[:1])]
+    modules = [(stage.layers + number if number >= 0 else -1, op) for number, op in further]
+    return [*((i, op) for i, ops in layers for op in ops), *modules, *((-1, op) for op in after[1:])]
 
 
 def _layers_of(model: Model, stage: Stage) -> str:
@@ -243,7 +263,9 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
 def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
     """The step of a slot: the call of a body, with the keys that the step waits for and produces."""
     kind, number, microbatch = slot
-    stage, last = layout.instance(number, microbatch), number == layout.stages - 1
+    stage, last = layout.instance(number, microbatch), number == layout.layered - 1
+    if number >= layout.layered:
+        return Step(body, kind, stage, microbatch, outputs=((LAST, ("done", kind, stage, microbatch)),))
     after: tuple[Key, ...] = ()
     outputs: tuple[tuple[str, Key], ...] = ()
     if kind == "F":

@@ -35,6 +35,8 @@ class Purpose(Enum):
     GATHER = "gather"
     """The gather of activations, or of their gradients, of all tokens; REGATHER gathers an input again for weight gradients."""
     REGATHER = "regather"
+    GATHER_RESULT = "gather result"
+    """The gather of all channels of a result that ranks need whole, and of the gradient of that result."""
     COUNT_ROWS = "count rows"
     """The exchange of numbers of rows that ranks send to experts."""
     DISPATCH = "dispatch"
@@ -55,7 +57,8 @@ class Purpose(Enum):
     UPDATE = "update"
     GATHER_PARAMETERS = "gather parameters"
     EXCHANGE = "exchange"
-    """The passing of queries, keys, values, results or their gradients between ranks that share sequences."""
+    """The passing of queries, keys, values, results or their gradients between ranks that share sequences, or of what ranks that
+    share the vocabulary need of each other's stages."""
     MERGE = "merge"
     """The addition of partial results, or of partial gradients, that arrive in steps."""
     COPY = "copy"
@@ -163,6 +166,9 @@ class Body:
     """A sequence of operations."""
 
     ops: tuple[AnyOp, ...]
+    turns: tuple[int, ...] = ()
+    """In a pair, the turn of each operation: lower turns of both bodies come first, on every stream. Empty where the operations
+    of both bodies alternate evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +211,10 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The `number`-th slice of the model in pipeline order. Where microbatches take two directions, each stage exists twice."""
+    """The `number`-th slice of the model in pipeline order. Where microbatches take two directions, each stage exists twice.
+
+    A `share` is a stage of one rank's rows of the embedding, or of the head; the stages of layers then hold the rest of both.
+    """
 
     number: int
     rank: int
@@ -214,6 +223,7 @@ class Stage:
     layers: int
     embedding: bool
     head: bool
+    share: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ class Overlaps(Declared):
         "also others, in pieces beside pieces of GEMMs",
     ] = False
     pp: Annotated[bool, "whether transfers between pipeline stages run beside compute"] = True
+    ep: Annotated[bool, "whether exchanges of experts run beside compute of another microbatch"] = False
     parameter_gather: Annotated[
         bool,
         "whether, with a sharded optimizer, each layer waits for its own parameters only; else the first layer waits for all",

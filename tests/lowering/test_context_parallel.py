@@ -292,7 +292,7 @@ COMBINED: dict[str, tuple[dict[str, Any], str, str]] = {
     "pairs of slots": ({"schedule": "dualpipe"}, "none", "bf16"),
     "copies of stages": ({"schedule": "chimera", "sharding": "zero1", "cp_kind": "ulysses"}, "none", "bf16"),
     "steps that overlap": ({"schedule": "zb-h1", "optimizer": "post-validated", "cp_kind": "all-gather"}, "none", "bf16"),
-    "blocking": ({"overlap": sim.Overlap(pp=False, dp=False)}, "torchtitan-2024", "bf16"),
+    "blocking": ({"overlap": sim.Overlap(pp=False, dp=False), "recompute": "none"}, "torchtitan-2024", "bf16"),
     "narrow": ({"schedule": "interleaved", "chunks": 2, "sharding": "zero1"}, "megatron-core-2025", "fp8"),
 }
 
