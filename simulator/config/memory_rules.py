@@ -40,9 +40,6 @@ def faults_of_recomputed_layers(chosen: Recompute, most: int) -> Found:
 def faults_of_recomputed_operators(scenario: Scenario) -> Found:
     """Faults of the list of operators that the backward pass recomputes."""
     chosen, model = scenario.plan.recomputation, scenario.model
-    if chosen.ops and scenario.job.narrow:
-        message = f"recomputation of single operators is not modelled in {scenario.job.dtype}"
-        yield "plan.recompute.ops", message, "scope: full or selective, or dtype: bf16"
     layers = [model.block.layer(model, batch=1, seq=1, element_bytes=1, number=number) for number in model.kinds.values()]
     names = list(dict.fromkeys(op.name for operators in layers for op in operators))
     for name in chosen.ops:

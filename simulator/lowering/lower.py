@@ -120,7 +120,9 @@ def _lowered(
         program = decomposed_gemms(program, plan.tp)
     if not framework.fusion.accumulation and (sharding.reduce != "each" or dp == 1):
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
-    program = release_activations(recompute(program, plan.recomputation))
+    program = release_activations(
+        recompute(program, plan.recomputation, keeps_casts=narrow is not None and narrow.keeps_narrow_input)
+    )
     replicas = DataParallel(
         Replicas(dp, plan.copies_of_experts(dp)),
         overlaps=overlap.dp or sharding.kind not in ("none", "zero1"),

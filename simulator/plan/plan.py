@@ -50,7 +50,7 @@ class Overlap(Declared):
 
     def over(self, usual: Overlaps) -> Overlaps:
         """The overlaps of the framework, replaced where this plan states a value."""
-        said = {"dp": self.dp, "tp": self.tp, "pp": self.pp, "ep": self.ep}
+        said: dict[str, Any] = {"dp": self.dp, "tp": self.tp, "pp": self.pp, "ep": self.ep}
         return replace(usual, **{axis: beside for axis, beside in said.items() if beside is not None})
 
 

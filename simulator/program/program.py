@@ -45,6 +45,8 @@ class Purpose(Enum):
     SORT = "sort"
     """The order of tokens by the experts of a rank, or back."""
     CAST = "cast"
+    """The cast of an operand of a GEMM to a narrow format; CAST_WEIGHTS casts its weights, CAST_CACHED_WEIGHTS once per step."""
+    CAST_WEIGHTS = "cast weights"
     CAST_CACHED_WEIGHTS = "cast cached weights"
     RECOMPUTE = "recompute"
     """The repetition of a forward op, whatever the purpose of that op, in the backward pass."""

@@ -206,8 +206,6 @@ BAD: dict[str, Bad] = {
         ("plan.recompute.ops: rope keeps no input from which", "leave it out, or add qkv")),
     "an operator whose result is not kept": Bad("tp: 2", "recompute: {ops: [mlp_down]}",
         ("plan.recompute.ops: no operator keeps the result of mlp_down", "leave it out")),
-    "operators in eight bits": Bad("tp: 2, pp: 2}\njob: {", "recompute: {ops: [mlp_norm]}}\njob: {dtype: fp8, ",
-        ("plan.recompute.ops: recomputation of single operators is not modelled in fp8", "or dtype: bf16")),
     "eight bits": Bad("job: {", "job: {dtype: mxfp8, ", ("4:7: job.dtype: h100 has no mxfp8 products", "fp8, fp8_block")),
     "six bits": Bad("job: {", "job: {dtype: mxfp4, ", ("4:7: job.dtype: training in mxfp4 is not modelled yet", "nvfp4")),
     "a fidelity of no kind": added("fidelity: {collectives: exact}", "4:12: fidelity.collectives: 'exact'", "stepwise"),

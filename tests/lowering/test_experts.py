@@ -469,7 +469,9 @@ def test_frameworks_run_experts(dtype: str, framework: str) -> None:
     chosen = replace(chosen, job=sim.Job(SEQ, 16, 1, dtype))
     assert chosen.simulate().metrics.step_time_s > 0
     casts = [
-        op for op in called(chosen) if op.purpose in (Purpose.CAST, Purpose.CAST_CACHED_WEIGHTS) and getattr(op, "expert", 0)
+        op
+        for op in called(chosen)
+        if op.purpose in (Purpose.CAST, Purpose.CAST_WEIGHTS, Purpose.CAST_CACHED_WEIGHTS) and getattr(op, "expert", 0)
     ]
     sums = [op for op in called(chosen) if op.purpose is Purpose.ACCUMULATE and op.expert]
     rows, per_rank = 2 * SEQ * CHOSEN // 2, EXPERTS // 4

@@ -143,6 +143,37 @@ def test_t12_3_attention_and_the_operators_that_feed_it_are_repeated_in_order() 
     assert names == ["0.qkv", "0.rope", "0.attention"]
 
 
+IN_NARROW = {
+    ("mlp_norm",): (["mlp_norm"], ["add_mlp_norm"]),
+    ("gated_activation",): (["gated_activation", "mlp_down.cast"], ["gated_activation"]),
+    ("mlp_up", "gated_activation"): (
+        ["mlp_up.gather", "mlp_up", "gated_activation", "mlp_down.cast"],
+        [
+            "mlp_up.cast scale",
+            "mlp_up.cast",
+            "mlp_up.gather",
+            "mlp_up.weights scale",
+            "mlp_up.weights",
+            "mlp_up",
+            "gated_activation",
+        ],
+    ),
+}
+"""Operators in a row -> what is repeated where casts are kept and norms write them, and where inputs are kept in 16 bits."""
+
+
+@pytest.mark.parametrize("names", IN_NARROW)
+def test_t12_9_a_cast_is_repeated_where_a_gemm_keeps_it(names: tuple[str, ...]) -> None:
+    for framework, expected in zip(("megatron-core-2025", "torchtitan-2024"), IN_NARROW[names], strict=True):
+        of_ops, of_none = (
+            of(how, framework=framework, dtype="fp8", tp=2, sharding="zero1") for how in (sim.Recompute(ops=names), "none")
+        )
+        repeated = [op for op in again(next(bodies(of_ops, "B"))) if op.layer == 0]
+        assert [op.name for op in repeated] == [f"0.{name}.again" for name in expected]
+        dropped = held(next(bodies(of_none, "F")), 0) - held(next(bodies(of_ops, "F")), 0)
+        assert dropped == held(tuple(repeated), 0) > 0
+
+
 @pytest.mark.parametrize(
     ("fields", "layers"),
     [({}, [0, 1, 2, 3]), ({"first": 3}, [0, 1, 2]), ({"every": 2}, [1, 3]), ({"first": 3, "every": 2}, [1])],

@@ -112,7 +112,8 @@ class _Caster:
             yield op
 
     def _weights(self, op: Compute) -> Iterator[AnyOp]:
-        return self._casts(op, "weights", _gemm(op).k, _gemm(op).n, 2)
+        casts = self._casts(op, "weights", _gemm(op).k, _gemm(op).n, 2)
+        return (replace(cast, purpose=Purpose.CAST_WEIGHTS) for cast in casts)
 
     def _collective(self, op: Collective) -> None:
         """Adds a collective; the gather of the operand of a narrow GEMM has a narrow payload if the cast precedes the gather."""

@@ -5,6 +5,9 @@ result, or operators from a list. In the forward pass a segment keeps only its i
 its collectives and casts, right before the first operation that needs what was not kept. The repeated operations hold what the
 original operations would have held, until the backward pass of their layer ends. Reference: Korthikanti et al., arXiv 2205.05198.
 
+In formats of eight or four bits a GEMM keeps its input as cast, where the framework does. The cast between listed operators and
+such a GEMM is then repeated with them, and a row of listed operators that begins with a GEMM begins with its kept cast.
+
 Megatron Core recomputes the first layers of a stage one by one (method `block`) or several together (`uniform`,
 transformer_block.py). Of some listed modules it also discards the results, which other modules would keep
 (CheckpointWithoutOutput, tensor_parallel/random.py). torchtitan recomputes every k-th layer, beginning with the k-th
@@ -16,13 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import dropwhile, groupby, takewhile
 
 from ...kernels import Attention, Rowwise, Split
 from ...plan.plan import Recompute
 from ...program.program import AnyOp, Body, Compute, Program, Purpose
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT
 
+CASTS = (Purpose.CAST, Purpose.CAST_WEIGHTS)
 KEEP_RESULTS = ("dropout", "softmax")
 """Operators on rows that hold what they make (a mask, probabilities), not their input."""
 
@@ -41,8 +45,11 @@ class _Segment:
         return {op.operator for op in self.ops} | ({self.consumer.operator} if self.consumer else set())
 
 
-def recompute(program: Program, chosen: Recompute) -> Program:
-    """The program with forward bodies that hold less, and backward bodies (B, or I) that repeat what is needed."""
+def recompute(program: Program, chosen: Recompute, *, keeps_casts: bool = False) -> Program:
+    """The program with forward bodies that hold less, and backward bodies (B, or I) that repeat what is needed.
+
+    `keeps_casts` says whether GEMMs keep their inputs as cast.
+    """
     if not chosen.words:
         return program
     bodies = dict(program.bodies)
@@ -51,22 +58,24 @@ def recompute(program: Program, chosen: Recompute) -> Program:
         for step in order:
             if step.phase in (BACKWARD, INPUT_GRADIENT) and bodies[step.body] is program.bodies[step.body]:
                 name = forward[step.stage, step.microbatch]
-                bodies[name], bodies[step.body] = _recomputed(program.bodies[name], program.bodies[step.body], chosen)
+                bodies[name], bodies[step.body] = _recomputed(
+                    program.bodies[name], program.bodies[step.body], chosen, keeps_casts=keeps_casts
+                )
     return replace(program, bodies=bodies)
 
 
-def _recomputed(forward: Body, backward: Body, chosen: Recompute) -> tuple[Body, Body]:
+def _recomputed(forward: Body, backward: Body, chosen: Recompute, *, keeps_casts: bool) -> tuple[Body, Body]:
     """A forward body that holds less, and its backward body with repeated operations."""
     held = {op.name: op.held_bytes for op in forward.ops}
     repeated: dict[str, list[AnyOp]] = {}
-    for segment in _segments(forward.ops, chosen):
+    for segment in _segments(forward.ops, chosen, keeps_casts=keeps_casts):
         before = next(op.name for op in backward.ops if op.operator in segment.operators)
         repeated.setdefault(before, []).extend(_repeated(segment, held, early_stop=chosen.early_stop))
     ops = tuple(replace(op, held_bytes=held[op.name]) for op in forward.ops)
     return Body(ops), Body(tuple(new for op in backward.ops for new in (*repeated.get(op.name, ()), op)))
 
 
-def _segments(ops: Sequence[AnyOp], chosen: Recompute) -> Iterator[_Segment]:
+def _segments(ops: Sequence[AnyOp], chosen: Recompute, *, keeps_casts: bool) -> Iterator[_Segment]:
     """The segments of a forward body, in forward order."""
     kernels = [op for op in ops if isinstance(op, Compute)]
     listed = {op.operator for op in kernels if op.listed}
@@ -86,9 +95,18 @@ def _segments(ops: Sequence[AnyOp], chosen: Recompute) -> Iterator[_Segment]:
     for key, run in groupby(ops, segment):
         members = tuple(run)
         end += len(members)
-        if key:
-            consumer = next((op for op in ops[end:] if isinstance(op, Compute)), None) if key[1] else None
-            yield _Segment(members, consumer)
+        if not key:
+            continue
+        if not key[1]:
+            yield _Segment(members)
+            continue
+        behind = [op for op in ops[end:] if isinstance(op, Compute)]
+        consumer = next((op for op in behind if op.purpose not in CASTS), None)
+        if keeps_casts:
+            casts = takewhile(lambda op: op.purpose in CASTS, behind)
+            made = [op for op in casts if op.purpose is Purpose.CAST]
+            members = (*dropwhile(lambda op: op.purpose is Purpose.CAST, members), *made)
+        yield _Segment(members, consumer)
 
 
 def _repeated(segment: _Segment, held: dict[str, int], *, early_stop: bool) -> Iterator[AnyOp]:
