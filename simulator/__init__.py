@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .errors import UserError as UserError
     from .figures.gantt import gantt as gantt
     from .figures.trace import trace as trace
+    from .plan.offload import Offload as Offload
     from .plan.plan import Fidelity as Fidelity
     from .plan.plan import Moe as Moe
     from .plan.plan import Overlap as Overlap
@@ -53,6 +54,7 @@ _WHERE = {
     "Infeasible": "errors",
     "Job": "workload.job",
     "Moe": "plan.plan",
+    "Offload": "plan.offload",
     "Overlap": "plan.plan",
     "Perturb": "config.scenario",
     "Plan": "plan.plan",

@@ -8,7 +8,7 @@ import click
 
 from ..errors import Infeasible
 from ..units import show_bytes, show_s
-from ._show import json_option, long_option, print_json, print_notes, print_table, progress, scenario_argument
+from ._show import json_option, long_option, print_json, print_notes, print_pairs, print_table, progress, scenario_argument
 
 if TYPE_CHECKING:
     from ..study.step_views import MemoryReport
@@ -28,13 +28,17 @@ def command(scenario: str, settings: tuple[str, ...], trust: bool, long: bool, a
         report = memory(load_one(scenario, settings, trust=trust), long=long, expect=expect)
     print_json(report.as_dict()) if as_json else _print_table(report)
     print_notes(report.run.notes)
-    if report.over_gib and as_json:
+    if (report.over_gib or report.host_over_gib) and as_json:
         raise click.exceptions.Exit(Infeasible.exit_code)
+    if report.host_over_gib:
+        raise Infeasible(f"out of host memory by {report.host_over_gib:.1f} GiB", hint="offload less")
     if report.over_gib:
         raise Infeasible(f"out of memory by {report.over_gib:.1f} GiB", hint=remedies(report.run.scenario))
 
 
 def _print_table(report: MemoryReport) -> None:
+    from ..simulation.memory_check import host_summary
+
     rows = []
     for rank, (times, held) in zip(report.run.memory, report.curves, strict=True):
         tensors = (rank.parameters_bytes, rank.gradients_bytes, rank.optimizer_bytes, rank.activations_bytes)
@@ -43,3 +47,5 @@ def _print_table(report: MemoryReport) -> None:
     headers = ["rank", "parameters", "gradients", "optimizer", "activations", "context", "NCCL", "fragmentation", "peak", "at"]
     title = f"{report.run.scenario.model.name}, one GPU of each pipeline rank, of {show_bytes(report.capacity_bytes)}"
     print_table(headers, rows, right=range(len(headers)), title=title)
+    if report.run.host_bytes:
+        print_pairs([("host memory", host_summary(report.run.scenario, report.run.memory))])

@@ -41,6 +41,8 @@ from .kernels_of_framework import accumulate, framework_kernels
 from .passes.context_parallel import ContextParallel, context_parallel
 from .passes.data_parallel import NORM, DataParallel, Replicas, data_parallel
 from .passes.expert_parallel import ExpertParallel, expert_parallel
+from .passes.offload import offload_activations
+from .passes.offload_state import OffloadedState, offload_state
 from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.recompute import recompute
@@ -98,7 +100,7 @@ def _lowered(
     program = quantise(program, narrow) if narrow else program
     if not framework.fusion.accumulation and (sharding.reduce != "each" or dp == 1):
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
-    program = release_activations(recompute(program, plan.recomputation))
+    program = release_activations(offload_activations(recompute(program, plan.recomputation), plan.offloading))
     replicas = DataParallel(
         Replicas(dp, plan.copies_of_experts(dp)),
         overlaps=overlap.dp or sharding.kind not in ("none", "zero1"),
@@ -110,19 +112,20 @@ def _lowered(
         each=sharding.reduce == "each",
     )
     program = data_parallel(program, replicas)
+    state = ShardedState(
+        replace(sharding, group=sharding.group and sharding.group * plan.cp),
+        dp,
+        element_bytes,
+        reduced_bytes,
+        overlaps=overlap.dp,
+        pipelined=plan.pp > 1,
+        gathers_beside_forward=framework.overlap.parameter_gather,
+        tied=model.tied_embeddings,
+        edp=plan.copies_of_experts(dp),
+    )
     if sharding.kind != "none":
-        state = ShardedState(
-            replace(sharding, group=sharding.group and sharding.group * plan.cp),
-            dp,
-            element_bytes,
-            reduced_bytes,
-            overlaps=overlap.dp,
-            pipelined=plan.pp > 1,
-            gathers_beside_forward=framework.overlap.parameter_gather,
-            tied=model.tied_embeddings,
-            edp=plan.copies_of_experts(dp),
-        )
         program = (zero3 if sharding.gathers else zero1)(program, state)
+    program = offload_state(program, OffloadedState(plan.offloading, replicas.replicas, state))
     program = cast_weights(program, narrow) if narrow else program
     program = pipeline(program, tokens * model.hidden * element_bytes // shares)
     program = program if overlap.pp else blocking(program, layout)
@@ -261,5 +264,6 @@ def _from_norm_to_norm(order: tuple[Step, ...]) -> tuple[Step, ...]:
     """The steps of a rank from after one norm to the next norm, without waits for the first norm."""
     at = next(i for i, step in enumerate(order) if step.phase == NORM)
     passed = {key for _, key in order[at].outputs}
-    begins = (replace(step, after=tuple(key for key in step.after if key not in passed)) for step in order[at + 1 :])
+    begins = [replace(step, after=tuple(key for key in step.after if key not in passed)) for step in order[at + 1 :]]
+    begins = [replace(step, waits=tuple(wait for wait in step.waits if wait[1] not in passed)) for step in begins]
     return (*begins, *(replace(step, iteration=1) for step in order[: at + 1]))

@@ -17,15 +17,17 @@ allocations of 10 and of 2 MiB match NVIDIA/nccl#1685.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 import numpy as np
 
 from ..engine.timeline import Timeline
+from ..kernels import Part
+from ..plan.offload import Offload
 from ..plan.plan import Shards
 from ..program.labels import Array, Labels
-from ..program.program import Body, Collective, Compute, Program, Transfer
+from ..program.program import COPY_OUT, Body, Collective, Compute, Program, Purpose, Transfer
 from ..program.slot import FORWARD, KINDS, Layout, slots_of
 from ..units import KIB, MIB
 from ..workload.framework import MemoryOverhead
@@ -58,6 +60,8 @@ class RankMemory:
     """Buffers of the communicators."""
     fragmentation_bytes: int
     """Memory that the allocator reserves and cannot use."""
+    host_bytes: int = 0
+    """Memory of the host that the GPU uses for offloaded data."""
 
     @property
     def static_bytes(self) -> int:
@@ -90,11 +94,14 @@ class Terms:
     overhead: MemoryOverhead
     reserved_bytes: float = 0.0
     """Bytes of a GPU's memory that the driver reserves."""
+    offload: Offload = field(default_factory=Offload)
+    """The data that the host holds."""
 
 
 def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | None = None) -> tuple[RankMemory, ...]:
     """The memory of every pipeline rank, for its largest role; with `bodies`, for roles that run these bodies instead."""
     usage = {name: _usage(body) for name, body in program.bodies.items()}
+    on_host = {name: _usage(_on_host(body)) for name, body in program.bodies.items()}
     state_bytes = MOMENT_BYTES + (MASTER_BYTES if terms.parameter_bytes < FP32_BYTES else 0)
     shards, result = terms.shards, []
     for rank in range(program.ranks):
@@ -107,18 +114,23 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
         optimized = -(-(parameters - of_experts) // shards.optimizer) + -(-of_experts // terms.expert_shards)
         own = [number for number, role in enumerate(program.roles) if role.pipeline == rank]
         orders = [[s.body for s in order] for order in steps] if bodies is None else [bodies[number] for number in own]
-        activations = max(_peak_bytes(usage[name] for name in order) for order in orders)
+        activations, copied = (max(_peak_bytes(of[name] for name in order) for order in orders) for of in (usage, on_host))
+        owned_bytes = -(-parameters // shards.parameters) * terms.parameter_bytes
+        updated, keeps = terms.offload.updated(optimized), terms.offload.parameters
+        # the host holds gradients in fp32, and parameters of 16 bits as it copies them to the GPU
+        sent_bytes = terms.parameter_bytes if terms.parameter_bytes < FP32_BYTES and not keeps else 0
         result.append(
             RankMemory(
                 rank,
                 stages,
-                -(-parameters // shards.parameters) * terms.parameter_bytes + sum(op.kept_bytes for op in ops),
+                (0 if keeps else owned_bytes) + sum(op.kept_bytes for op in ops),
                 -(-parameters // shards.gradients) * terms.gradient_bytes,
-                optimized * state_bytes,
+                (optimized - updated) * state_bytes,
                 activations,
                 ceil(terms.overhead.context_bytes + terms.reserved_bytes),
                 _nccl_bytes(program, rank, terms),
                 ceil(activations * terms.overhead.fragmentation_fraction),
+                updated * (state_bytes + FP32_BYTES + sent_bytes) + keeps * owned_bytes + copied,
             )
         )
     return tuple(result)
@@ -144,6 +156,13 @@ def _usage(body: Body) -> tuple[int, int]:
         peak = max(peak, alive)
         alive -= op.freed_bytes
     return peak, alive
+
+
+def _on_host(body: Body) -> Body:
+    """The copies of activations of a body, with what they hold and free in the memory of the host."""
+    copies = (op for op in body.ops if isinstance(op, Collective) and op.purpose is Purpose.OFFLOAD)
+    held = ((op, op.payload_bytes if op.kind == COPY_OUT else 0) for op in copies if op.part is not Part.OPTIMIZER)
+    return Body(tuple(replace(op, held_bytes=size, freed_bytes=op.payload_bytes - size) for op, size in held))
 
 
 def _peak_bytes(order: Iterable[tuple[int, int]]) -> int:
