@@ -31,7 +31,7 @@ class HostFamily(Family):
     ) -> None:
         if cluster.hosts is None:
             raise InvariantBroken(f"the graph of {cluster.name} has no hosts")
-        self.members, self.gpus, self.charges, self.degraded = members, gpus, charges, degraded
+        self.members, self.gpus, self.charges, self.degraded = members, gpus, dict(charges), degraded
         self.policy, self.nodes = CollectivePolicy({}, {}), gpus // cluster.gpus_per_node
         group = np.arange(len(members))
         self.layout = np.zeros_like(group)
