@@ -35,7 +35,7 @@ class HostFamily(Family):
         self.policy, self.nodes = CollectivePolicy({}, {}), gpus // cluster.gpus_per_node
         group = np.arange(len(members))
         self.layout = np.zeros_like(group)
-        [kind] = {kind for kind, _ in charges.values()}
+        kind = next((kind for kind, _ in charges.values()), COPY_OUT)
         hosts, wiring = cluster.hosts, cluster.wiring
         route = {COPY_OUT: hosts.out, COPY_IN: hosts.back, UPDATE_ON_HOST: hosts.memory}[kind][gpus[:, 0]]
         latency_ns = rounded_ns(np.append(wiring.latency_s, 0.0)[route].sum(axis=1))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..fields import Contradiction
 from ..plan.offload import KEPT_LAYERS, Offload
 from ..plan.plan import WITH_MASTER_COPY
-from .derived import replicas
+from .derived import data_parallel_degree
 from .scenario import Scenario
 
 Found = Iterator[Contradiction]
@@ -31,9 +31,10 @@ def faults_of_offload(scenario: Scenario) -> Found:
     if scenario.model.tied_embeddings and plan.pp > 1:
         message = f"the table that the first and the last stage of {scenario.model.name} share is not copied to the host"
         yield "plan.offload.optimizer", message, "false, or pp: 1"
-    if offload.parameters and not (plan.full_sharding.gathers and replicas(scenario) > 1):
-        message = f"{kind} on {replicas(scenario)} ranks keeps all parameters on the GPU, and gathers none"
-        yield "plan.offload.parameters", message, "false, or sharding: zero3 or fsdp with dp > 1"
+    ranks = min(plan.full_sharding.group or data_parallel_degree(scenario), data_parallel_degree(scenario)) * plan.cp
+    if offload.parameters and not (plan.full_sharding.gathers and ranks > 1):
+        message = f"{kind} among {ranks} {'rank' if ranks == 1 else 'ranks'} gathers no parameters"
+        yield "plan.offload.parameters", message, "false, or sharding: zero3 or fsdp among several ranks"
     elif kind in WITH_MASTER_COPY and not offload.parameters:
         message = f"the shares of parameters of {kind} are the master copy, which the host updates"
         yield "plan.offload.parameters", message, "parameters: true, or sharding: zero3"

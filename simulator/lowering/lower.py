@@ -41,7 +41,7 @@ from .kernels_of_framework import accumulate, framework_kernels
 from .passes.context_parallel import ContextParallel, context_parallel
 from .passes.data_parallel import NORM, DataParallel, Replicas, data_parallel
 from .passes.expert_parallel import ExpertParallel, expert_parallel
-from .passes.offload import offload_activations
+from .passes.offload_activations import offload_activations
 from .passes.offload_state import OffloadedState, offload_state
 from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise

@@ -205,7 +205,7 @@ BAD: dict[str, Bad] = {
         ("plan.offload.optimizer_fraction: no CPU updates", "optimizer: true")),
     "parameters without optimizer": Bad("tp: 2", "offload: {parameters: true}",
         ("plan.offload.parameters: GPUs that update parameters of the host are not modelled yet", "optimizer: true")),
-    "parameters that nobody gathers": Bad("tp: 2", "offload: parameters", ("plan.offload.parameters: none on", "zero3 or fsdp")),
+    "parameters that nobody gathers": Bad("tp: 2", "offload: parameters", ("plan.offload.parameters: none among", "zero3 or fsdp")),
     "a master copy on the GPU": Bad("tp: 2, pp: 2", "sharding: fsdp, offload: optimizer",
         ("plan.offload.parameters: the shares of parameters of fsdp are the master copy", "parameters: true")),
     "an optimizer on the host that does not wait": Bad("tp: 2", "optimizer: post-validated, offload: optimizer",

@@ -47,7 +47,7 @@ from .data_parallel import (
     parameters_by_stage,
     replica_count,
 )  # fmt: skip
-from .offload import IN, OUT, copied
+from .offload_activations import IN, OUT, copied
 from .shards import ShardedState
 
 UPDATES = Communicator("updates on host", OFFLOAD, ())
