@@ -170,6 +170,7 @@ def test_a_summary_always_says_whose_software_it_is(framework: Framework, overla
     assert dict(run.summary)["framework"].endswith(said)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", PROFILES)
 @pytest.mark.parametrize("model", [LLAMA, GPT], ids=["llama", "gpt"])
 def test_every_profile_runs_and_takes_no_less_than_none(name: str, model: Any) -> None:
@@ -190,6 +191,7 @@ def test_none_is_no_bound_software_that_overlaps_more_is_faster_by_that() -> Non
     assert overlapped == pytest.approx(software, rel=1e-3)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", PROFILES)
 def test_folding_is_exact_with_every_framework(name: str) -> None:
     software = sim.framework(name)
@@ -248,6 +250,21 @@ def test_t9_8_overlap_is_the_plans_and_else_the_frameworks() -> None:
     said = replace(base, plan=replace(base.plan, overlap=sim.Overlap(dp=True)))
     assert said.as_dict()["plan"]["overlap"] == {"dp": True, "tp": False, "pp": False, "ep": False, "cp": True}
     assert scenario().as_dict()["plan"]["overlap"] == {"dp": True, "tp": False, "pp": True, "ep": False, "cp": True}
+
+
+def test_t9_8_sharding_and_recomputation_are_the_plans_and_else_the_frameworks() -> None:
+    base = replace(scenario(), framework=sim.framework("torchtitan-2025"))
+
+    def taken(**plan: Any) -> tuple[Any, Any]:
+        found = replace(base, plan=sim.Plan(**plan)).simulate().scenario.plan
+        return found.full_sharding.kind, found.recomputation
+
+    assert taken(dp=8) == ("fsdp", sim.Recompute("full", every=2))
+    assert taken(dp=8, sharding="zero1", recompute="none") == ("zero1", sim.Recompute())
+    assert taken(tp=8) == ("none", sim.Recompute("full", every=2))
+    record = replace(base, plan=sim.Plan(dp=8)).simulate().as_dict()["scenario"]["plan"]
+    assert (record["sharding"], record["recompute"]["scope"]) == ("fsdp", "full")
+    assert scenario().simulate().scenario.plan.full_sharding.kind == "none"
 
 
 def test_a_scenario_names_a_framework_and_changes_its_fields(tmp_path: Path) -> None:

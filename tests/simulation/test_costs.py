@@ -117,7 +117,7 @@ def test_the_line_is_there_only_if_something_is_not_measured() -> None:
     all_measured, all_known = of_kernels([cost_of(1, "measured")]), of_collectives([cost_of(1, "interpolated")])
     assert provenance_lines(all_measured, all_known) == provenance_lines(of_kernels([]), of_collectives([])) == []
     ((_, said),) = provenance_lines(of_kernels([cost_of(1, "measured", extrapolated=True), cost_of(999, "measured")]), all_known)
-    assert said == "kernels 100% measured, <1% extrapolated"
+    assert said == "kernels 100% measured (<1% extrapolated)"
     ((_, said),) = provenance_lines(all_measured, of_collectives([cost_of(999, "interpolated"), cost_of(1, "theoretical")]))
     assert said == "collectives >99% interpolated, <1% theoretical"
 
@@ -237,6 +237,7 @@ def test_t3_5_the_range_of_a_step_is_two_standard_errors_to_each_side() -> None:
     assert dict(run.summary)["step time"].endswith(f"{show_s(low)} to {show_s(high)} within two standard errors")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("batch", [8, 32, 256])
 def test_kernels_that_are_slower_move_the_step_as_the_band_says(batch: int) -> None:
     """One error for all kernels, and nothing else, with much of a bubble or little. Nearly: the last stage has the head, for

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from ...kernels import Part, Rowwise
 from ...plan.offload import Offload
 from ...plan.plan import WITH_MASTER_COPY
+from ...program.holdings import Buffer, Holding
 from ...program.program import (
     COMPUTE,
     OFFLOAD,
@@ -184,8 +185,8 @@ def _fetching(body: Body, program: Program, state: OffloadedState) -> Iterator[A
             parameters = op.payload_bytes // state.sharded.element_bytes
             size = held[op.name] = state.share(parameters, program.communicators[op.communicator]) * state.kept_bytes
             fetch = copied(f"{op.name} copy in", IN, size, layer=op.layer, after=op.after, part=Part.OPTIMIZER)
-            yield replace(fetch, held_bytes=size, detached=op.detached)
+            yield replace(fetch, detached=op.detached).holding(Buffer(Holding.GATHERED, size))
             op = replace(op, after=None if op.after is None else (*op.after, fetch.name))
         elif op.purpose is Purpose.COPY:
-            op = replace(op, freed_bytes=op.freed_bytes + sum(held.get(name, 0) for name in op.after or ()))
+            op = op.holding(*(Buffer(Holding.GATHERED, freed_bytes=held[name]) for name in op.after or () if name in held))
         yield op
