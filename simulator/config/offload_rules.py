@@ -28,13 +28,15 @@ def faults_of_offload(scenario: Scenario) -> Found:
     kind = plan.full_sharding.kind
     if plan.optimizer != "synchronised":
         yield "plan.optimizer", f"{plan.optimizer} updates on the host are not modelled", "synchronised, or offload: activations"
-    if scenario.model.tied_embeddings and plan.pp > 1:
+    if (scenario.model.tied_embeddings or scenario.model.mtp_layers) and plan.pp > 1:
         message = f"the table that the first and the last stage of {scenario.model.name} share is not copied to the host"
         yield "plan.offload.optimizer", message, "false, or pp: 1"
     ranks = min(plan.full_sharding.group or data_parallel_degree(scenario), data_parallel_degree(scenario)) * plan.cp
     if offload.parameters and not (plan.full_sharding.gathers and ranks > 1):
         message = f"{kind} among {ranks} {'rank' if ranks == 1 else 'ranks'} gathers no parameters"
         yield "plan.offload.parameters", message, "false, or sharding: zero3 or fsdp among several ranks"
+    elif offload.parameters and scenario.model.experts:
+        yield "plan.offload.parameters", f"parameters of experts, as of {scenario.model.name}, stay on their GPUs so far", "false"
     elif kind in WITH_MASTER_COPY and not offload.parameters:
         message = f"the shares of parameters of {kind} are the master copy, which the host updates"
         yield "plan.offload.parameters", message, "parameters: true, or sharding: zero3"

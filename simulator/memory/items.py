@@ -54,8 +54,8 @@ class Terms:
     """Bytes of a parameter between the passes; four where the master copy is the only one."""
     gradient_bytes: int
     shards: Shards
-    expert_shards: int
-    """Number of ranks that divide the optimizer state of an expert among them."""
+    expert_shards: Shards
+    """Those of experts."""
     degrees: Mapping[str, int]
     """Degree of each axis of the mesh."""
     overhead: MemoryOverhead
@@ -67,15 +67,16 @@ class Terms:
 
 def static_items(program: Program, rank: int, ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
     """What a GPU of a pipeline rank holds throughout a step; `ops` are the forward operations of its stages."""
-    whole, experts = _parameters(ops)
-    shards = terms.shards
+    (whole, experts), shards, of_experts = _parameters(ops), terms.shards, terms.expert_shards
     weights = "weights" if terms.parameter_bytes < FP32_BYTES else "fp32 weights"
     if not terms.offload.parameters:
-        yield _per_parameter(Holding.PARAMETERS, weights, terms.parameter_bytes, whole, shards.parameters)
+        for of, parameters, ranks in _parts(whole, experts, shards.parameters, of_experts.parameters):
+            yield _per_parameter(Holding.PARAMETERS, f"{weights}{of}", terms.parameter_bytes, parameters, ranks)
     for size_bytes, units in Counter(op.kept_bytes for op in ops if op.kept_bytes).items():
         yield Item(Holding.GATHERED, "units that stay", f"{size_bytes:,} bytes x {counted(units, 'unit')}", size_bytes * units)
-    yield _per_parameter(Holding.GRADIENTS, "gradients", terms.gradient_bytes, whole, shards.gradients)
-    for of, parameters, ranks in (("", whole - experts, shards.optimizer), (" of experts", experts, terms.expert_shards)):
+    for of, parameters, ranks in _parts(whole, experts, shards.gradients, of_experts.gradients):
+        yield _per_parameter(Holding.GRADIENTS, f"gradients{of}", terms.gradient_bytes, parameters, ranks)
+    for of, parameters, ranks in (("", whole - experts, shards.optimizer), (" of experts", experts, of_experts.optimizer)):
         if terms.parameter_bytes < FP32_BYTES:
             yield _per_parameter(Holding.MASTER, f"fp32 weights{of}", MASTER_BYTES, parameters, ranks, terms.offload)
         yield _per_parameter(Holding.MOMENTS, f"two moments of Adam{of}", MOMENT_BYTES, parameters, ranks, terms.offload)
@@ -102,7 +103,7 @@ def host_bytes(ops: Sequence[AnyOp], terms: Terms) -> int:
     beside the state that the GPU would hold.
     """
     (whole, experts), shards, offload = _parameters(ops), terms.shards, terms.offload
-    owned = -(-(whole - experts) // shards.optimizer), -(-experts // terms.expert_shards)
+    owned = -(-(whole - experts) // shards.optimizer), -(-experts // terms.expert_shards.optimizer)
     narrow = terms.parameter_bytes < FP32_BYTES
     each_bytes = MOMENT_BYTES + FP32_BYTES + narrow * (MASTER_BYTES + (not offload.parameters) * terms.parameter_bytes)
     kept_bytes = -(-whole // shards.parameters) * terms.parameter_bytes if offload.parameters else 0
@@ -125,6 +126,13 @@ def _per_parameter(
     if updated:
         formula += f" - {updated:,} on the host"
     return Item(kind, what, formula, (share - updated) * bytes_each)
+
+
+def _parts(whole: int, experts: int, shards: int, expert_shards: int) -> list[tuple[str, int, int]]:
+    """All parameters, or experts and the others apart where as many ranks do not divide both: words, number, number of shards."""
+    if not experts or shards == expert_shards:
+        return [("", whole, shards)]
+    return [("", whole - experts, shards), (" of experts", experts, expert_shards)]
 
 
 def _nccl_items(program: Program, rank: int, terms: Terms) -> Iterator[Item]:

@@ -37,7 +37,6 @@ from ...program.program import (
     Wait,
 )
 from .data_parallel import (
-    EDP,
     FP32_BYTES,
     NORM,
     OPTIMIZER,
@@ -70,8 +69,7 @@ class OffloadedState:
 
     def share(self, size: int, group: Communicator) -> int:
         """The share of a rank in what a group divides."""
-        ranks = self.sharded.replicas.edp if group.axes == EDP.axes else self.sharded.replicas.dp
-        return -(-size // (ranks * len(group.pipeline or (0,))))
+        return -(-size // self.sharded.shards(group))
 
     @property
     def grouped(self) -> bool:
