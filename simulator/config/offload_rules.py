@@ -23,6 +23,10 @@ def faults_of_offload(scenario: Scenario) -> Found:
         yield "cluster.host", f"{cluster.name} does not say how GPUs reach the memory of their host, which offload needs", hint
     elif hasattr(cluster.shape, "wire"):
         yield "cluster.shape", f"copies to hosts are not modelled in the shape {cluster.shape_name}", "another shape"
+    if plan.vocabulary not in ("baseline", "redis"):
+        yield "plan.vocabulary", f"offload is not modelled with a vocabulary as in {plan.vocabulary}", "baseline or redis"
+    if plan.exchanges_beside_compute(scenario.framework.overlap):
+        yield "plan.overlap.ep", "offload is not modelled where passes of two microbatches run side by side", "false"
     if not offload.optimizer:
         return
     kind = plan.full_sharding.kind
