@@ -19,12 +19,14 @@ from ..plan.stage_layers import stage_layers
 from ..program.slot import lay_out
 from ..workload.framework import Framework
 from ..workload.job import DTYPES, ELEMENT_BYTES, Job
+from ..workload.learning import train_flop_per_token
 from ..workload.model import Model
 from . import catalog, user_code
 from .cluster_file import ClusterFile
 from .derived import data_parallel_degree, mesh_of, microbatches, parts_of_heads, placed, schedule_shape
 from .document import Document, place_of
 from .expert_rules import faults_of_experts
+from .learning_rules import faults_of_learning, faults_of_optimizer, faults_of_packing
 from .memory_rules import faults_of_recomputed_layers, faults_of_recomputed_operators, faults_of_sharding
 from .reader import Grammar, Grammars, faults_in
 from .scenario import GRAMMARS, Perturb, Scenario, schedule
@@ -46,7 +48,8 @@ def check(scenario: Scenario) -> None:
     marks = Document({}, scenario.marks)
     _well_formed(scenario, marks)
     cheap: tuple[Callable[[Scenario], Found], ...] = (
-        _degrees, _batch, _divisions, _shared_sequences, faults_of_experts, faults_of_sharding, _order, _placed, _disturbed_ranks,
+        _degrees, _batch, _divisions, _shared_sequences, faults_of_experts, faults_of_sharding, faults_of_learning,
+        faults_of_optimizer, faults_of_packing, _order, _placed, _disturbed_ranks,
     )  # fmt: skip
     dear: tuple[Callable[[Scenario], Found], ...] = (_cluster, _disturbed_links, _scheduled, faults_of_recomputed_operators)
     found = [fault for law in cheap for fault in law(scenario)] or [fault for law in dear for fault in law(scenario)]
@@ -119,7 +122,7 @@ def _batch(scenario: Scenario) -> Found:
         message = f"{microbatches(scenario)} microbatches of {model.layers} layers are more than one simulation takes"
         most = max(1, MOST_LAYER_SLOTS // model.layers)
         yield "job.global_batch", message, f"global_batch: {most * dp * job.microbatch_size}, or a larger microbatch_size"
-    flop = model.train_flop_per_token(job.sequence_length, causal=False) * job.microbatch_size * job.sequence_length
+    flop = train_flop_per_token(model, job) * job.microbatch_size * job.sequence_length
     sustained = gpu.peak_flop_per_s.get(job.activation_dtype, inf) * gpu.kernels.compute_fraction
     if flop / sustained > LONGEST_MICROBATCH_S:
         message = (

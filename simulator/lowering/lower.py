@@ -36,11 +36,13 @@ from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, L
 from ..workload.blocks.dense import BlockOp
 from ..workload.framework import Framework
 from ..workload.job import ELEMENT_BYTES, Job
+from ..workload.learning import learning, packed
 from ..workload.model import Model
 from .kernels_of_framework import accumulate, framework_kernels
 from .passes.context_parallel import ContextParallel, context_parallel
 from .passes.data_parallel import NORM, DataParallel, Replicas, data_parallel
 from .passes.expert_parallel import ExpertParallel, expert_parallel
+from .passes.muon import Muon, muon
 from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.recompute import recompute
@@ -102,14 +104,15 @@ def _lowered(
     replicas = DataParallel(
         Replicas(dp, plan.copies_of_experts(dp)),
         overlaps=overlap.dp or sharding.kind not in ("none", "zero1"),
-        synchronised=plan.optimizer == "synchronised",
-        tied_parameters=-(-model.vocab * model.hidden // plan.tp) if model.tied_embeddings else 0,
+        synchronised=plan.waits_for_norm(job.gradient_clipping),
+        tied_parameters=-(-model.vocab * model.hidden // plan.tp) if model.tied_embeddings and not job.lora else 0,
         gradient_bytes=gradient_bytes,
         reduced_bytes=reduced_bytes,
-        fused_optimizer=framework.fusion.optimizer,
+        update=job.full_optimizer.pieces(element_bytes, fused=framework.fusion.optimizer),
+        clips=job.gradient_clipping is True,
         each=sharding.reduce == "each",
     )
-    program = data_parallel(program, replicas)
+    program, shards = data_parallel(program, replicas), None
     if sharding.kind != "none":
         state = ShardedState(
             replace(sharding, group=sharding.group and sharding.group * plan.cp),
@@ -123,6 +126,9 @@ def _lowered(
             edp=plan.copies_of_experts(dp),
         )
         program = (zero3 if sharding.gathers else zero1)(program, state)
+        shards = state.replicas
+    if job.full_optimizer.kind == "muon":
+        program = muon(program, Muon(job.full_optimizer, shards, plan.tp, gradient_bytes))
     program = cast_weights(program, narrow) if narrow else program
     program = pipeline(program, tokens * model.hidden * element_bytes // shares)
     program = program if overlap.pp else blocking(program, layout)
@@ -142,7 +148,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
     Kernels are those of the tokens of one context-parallel rank.
     """
     stages = tuple(stages_of(stage_layers(plan, model, job.sequence_length, layout.stages), layout))
-    job = replace(job, sequence_length=job.sequence_length // plan.cp)
+    fraction, job = job.packed_fraction, replace(job, sequence_length=job.sequence_length // plan.cp)
     embedded, headed = ({s.rank for s in stages if getattr(s, end)} for end in ("embedding", "head"))
     shared = model.tied_embeddings and embedded == headed  # one rank has both ends, and holds their table once
     bodies: dict[str, Body] = {}
@@ -155,10 +161,15 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
                 ends = "embedding, " * stage.embedding, ", head" * stage.head
                 name = f"{slot.kind} of {ends[0]}{_layers_of(model, stage)} layers{ends[1]}"
                 name += f", part {part}" if layout.shape.splits > 1 else ""
+                frozen = min(max(0, job.frozen_layers - stage.first_layer), stage.layers)
+                name += f", {frozen} frozen" if frozen else ""
                 if name not in bodies:
-                    operators = _operators(model, job, stage, shared, layout.shape.splits, part)
-                    operators = [(i, replace(op, listed=i >= 0 and op.name in plan.recomputation.ops)) for i, op in operators]
-                    bodies[name] = _body(slot.kind, framework_kernels(operators, framework))
+                    operators = [
+                        (i, replace(packed(op, fraction), listed=i >= 0 and op.name in plan.recomputation.ops))
+                        for i, op in _operators(model, job, stage, shared, layout.shape.splits, part)
+                    ]
+                    kernels = framework_kernels(operators, framework)
+                    bodies[name] = _body(slot.kind, learning(kernels, job, stage.first_layer, embedding=stage.embedding))
                 steps.append(_step(name, slot, layout, number if isinstance(box, Pair) else -1))
         orders.append(tuple(steps))
     return Program(stages, bodies, tuple(orders), {})
@@ -215,6 +226,8 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
         kernel=kernel,
         split=op.split,
         expert=op.expert,
+        frozen=op.frozen,
+        adapter=op.adapter,
         listed=op.listed,
     )
     if part is Part.FORWARD:

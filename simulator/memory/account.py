@@ -2,10 +2,10 @@
 of the driver, the communication library and the allocator.
 
 Parameters, gradients and optimizer state are counted per parameter: weights in the format of activations, gradients in their own
-format, and Adam's fp32 master copy and two moments, each divided among the ranks that share it. Training in fp32 needs no master
-copy. Activations, gathered parameters and the buffers of reductions are counted operation by operation: the bytes that each holds
-from its start, and the bytes that each frees at its end. The framework gives the overhead (`MemoryOverhead`); limits.md lists the
-memory that is not counted.
+format, and the master copy and the moments of the optimizer, each divided among the ranks that share it. Training in fp32 needs
+no master copy, and parameters that do not learn have neither gradients nor state. Activations, gathered parameters and the
+buffers of reductions are counted operation by operation: the bytes that each holds from its start, and the bytes that each frees
+at its end. The framework gives the overhead (`MemoryOverhead`); limits.md lists the memory that is not counted.
 
 NCCL keeps buffers for every communicator: for each connection, channel and protocol. A ring or a chain of a tree connects a GPU
 with two neighbours at any size of the group, a transfer with its other end. For each connection every channel holds two
@@ -16,8 +16,9 @@ allocations of 10 and of 2 MiB match NVIDIA/nccl#1685.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, prod
 
 import numpy as np
@@ -25,14 +26,13 @@ import numpy as np
 from ..engine.timeline import Timeline
 from ..plan.plan import Shards
 from ..program.labels import Array, Labels
-from ..program.program import Body, Collective, Compute, Program, Transfer
+from ..program.program import AnyOp, Body, Collective, Compute, Program, Transfer
 from ..program.slot import FORWARD, KINDS, Layout, slots_of
 from ..units import KIB, MIB
 from ..workload.framework import MemoryOverhead
+from ..workload.optimizer import Optimizer
 
-MOMENT_BYTES = 8
 MASTER_BYTES = 4
-FP32_BYTES = 4
 LL_BYTES = 512 * KIB
 """Buffer of the low-latency protocol (LL): 8 lines of 16 bytes for each of 512 threads, in 8 steps."""
 LL128_BYTES = 120 * 640 * 8 * 8
@@ -90,21 +90,22 @@ class Terms:
     overhead: MemoryOverhead
     reserved_bytes: float = 0.0
     """Bytes of a GPU's memory that the driver reserves."""
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    frozen_parameter_bytes: int = 2
+    """Bytes of a parameter that does not learn."""
 
 
 def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | None = None) -> tuple[RankMemory, ...]:
     """The memory of every pipeline rank, for its largest role; with `bodies`, for roles that run these bodies instead."""
     usage = {name: _usage(body) for name, body in program.bodies.items()}
-    state_bytes = MOMENT_BYTES + (MASTER_BYTES if terms.parameter_bytes < FP32_BYTES else 0)
     shards, result = terms.shards, []
     for rank in range(program.ranks):
         steps, stages = program.orders_of(rank), tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
         forward = {step.stage: program.bodies[step.body].ops for step in reversed(steps[0]) if step.phase == FORWARD}
         ops = [op for stage in stages for op in forward[stage]]
-        parameters, of_experts = (
-            sum(op.parameters for op in ops if isinstance(op, Compute) and op.expert >= least) for least in (False, True)
+        learning, frozen = (
+            sum(op.parameters for op in ops if isinstance(op, Compute) and op.frozen is frozen) for frozen in (False, True)
         )
-        optimized = -(-(parameters - of_experts) // shards.optimizer) + -(-of_experts // terms.expert_shards)
         own = [number for number, role in enumerate(program.roles) if role.pipeline == rank]
         orders = [[s.body for s in order] for order in steps] if bodies is None else [bodies[number] for number in own]
         activations = max(_peak_bytes(usage[name] for name in order) for order in orders)
@@ -112,9 +113,11 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
             RankMemory(
                 rank,
                 stages,
-                -(-parameters // shards.parameters) * terms.parameter_bytes + sum(op.kept_bytes for op in ops),
-                -(-parameters // shards.gradients) * terms.gradient_bytes,
-                optimized * state_bytes,
+                -(-learning // shards.parameters) * terms.parameter_bytes
+                + -(-frozen // shards.parameters) * terms.frozen_parameter_bytes
+                + sum(op.kept_bytes for op in ops),
+                -(-learning // shards.gradients) * terms.gradient_bytes,
+                _optimizer_bytes(ops, terms),
                 activations,
                 ceil(terms.overhead.context_bytes + terms.reserved_bytes),
                 _nccl_bytes(program, rank, terms),
@@ -122,6 +125,19 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
             )
         )
     return tuple(result)
+
+
+def _optimizer_bytes(ops: Sequence[AnyOp], terms: Terms) -> int:
+    """Bytes of the optimizer's state of a rank with these forward operations, divided among the ranks that share it."""
+    parameters = Counter[tuple[bool, bool]]()
+    for op in ops:
+        if isinstance(op, Compute) and not op.frozen:
+            parameters[op.expert, op.is_matrix and terms.optimizer.kind == "muon"] += op.parameters
+    held_bytes = 0
+    for (expert, matrix), number in parameters.items():
+        shards = terms.expert_shards if expert else terms.shards.optimizer
+        held_bytes += ceil(-(-number // shards) * terms.optimizer.state_bytes(terms.parameter_bytes, matrix=matrix))
+    return held_bytes
 
 
 def bodies_of(layout: Layout, sample: Program) -> list[list[str]]:

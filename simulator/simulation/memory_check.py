@@ -51,7 +51,8 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
     plan, copies = scenario.plan, len(layout.placements)
     sharding, dp = plan.full_sharding, derived.data_parallel_degree(scenario)
     shards = sharding.shards((sharding.group or dp) * plan.cp * copies)
-    is_master = sharding.kind in ("fsdp", "hsdp") and shards.parameters > 1
+    optimizer = scenario.job.full_optimizer
+    is_master = sharding.kind in ("fsdp", "hsdp") and shards.parameters > 1 and optimizer.master == "fp32"
     return Terms(
         parameter_bytes=MASTER_BYTES if is_master else scenario.job.element_bytes,
         gradient_bytes=scenario.framework.gradient_bytes,
@@ -60,6 +61,8 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
         degrees=derived.mesh_of(scenario).sizes,
         overhead=scenario.framework.memory,
         reserved_bytes=scenario.cluster.gpu.reserved_bytes,
+        optimizer=optimizer,
+        frozen_parameter_bytes=scenario.job.element_bytes,
     )
 
 

@@ -19,7 +19,7 @@ from ..small_scenarios import scenario, small_cluster, small_model
 
 PASSES = (
     "build", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "accumulate", "recompute",
-    "data_parallel", "zero1", "zero3", "cast_weights", "pipeline", "blocking", "repeat", "between_norms",
+    "data_parallel", "zero1", "zero3", "muon", "cast_weights", "pipeline", "blocking", "repeat", "between_norms",
 )  # fmt: skip
 
 
@@ -83,6 +83,11 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "copies of stages": ({}, {"pp": 4, "schedule": "chimera", "sharding": "zero1"}, {}, "none"),
     "experts": (MIXTURE, {"tp": 2, "pp": 2, "ep": 4, "sharding": "zero1"}, {"dtype": "fp8"}, "megatron-core-2025"),
     "drawn experts": (MIXTURE, {"pp": 2, "ep": 4, "moe": sim.Moe(routing="drawn")}, {}, "none"),
+    "Muon": ({}, {"tp": 2, "sharding": "zero1"}, {"optimizer": sim.Optimizer("muon", tensor_parallel="duplicated")}, "none"),
+    "adapters, clipping": ({}, {"tp": 2, "pp": 2, "recompute": "full"},
+        {"lora": sim.Lora(8, ("qkv", "mlp_down")), "gradient_clipping": True}, "megatron-core-2025"),
+    "frozen layers, documents": ({}, {"pp": 2, "schedule": "zb-h1"},
+        {"frozen_layers": 5, "packing": sim.Packing(mean=32)}, "none"),
     "DeepEP": (MIXTURE, {"pp": 2, "ep": 8, "moe": sim.Moe(dispatcher="deepep")}, {}, "torchtitan-2024"),
 }  # fmt: skip
 

@@ -68,7 +68,7 @@ def _gathering(
     steps: tuple[Step, ...], rank: int, program: Program, state: ShardedState, bodies: dict[str, Body]
 ) -> Iterator[Step]:
     """The steps of a rank, where each pass gathers what it needs and what is not there from passes before."""
-    buckets = parameters_by_stage(program, rank)
+    buckets = parameters_by_stage(program, rank, frozen=True)
     divided = {stage for stage in buckets if replica_count(program, stage, state.replicas) > 1}
     first = first_forward(steps)
     present: dict[int, AbstractSet[Bucket]] = {stage: frozenset() for stage in divided}
