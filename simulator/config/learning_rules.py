@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..errors import did_you_mean, shown
 from ..fields import Contradiction
 from ..kernels import UNFUSED, Gemm, Split
+from ..workload.optimizer import Optimizer
 from .scenario import Scenario
 
 Found = Iterator[Contradiction]
@@ -67,6 +68,12 @@ def faults_of_optimizer(scenario: Scenario) -> Found:
     if plan.full_sharding.kind not in WHOLE_MATRICES:
         message = f"muon needs whole matrices, which {plan.full_sharding.kind} divides"
         yield "job.optimizer", message, "sharding: zero1, or optimizer: adam"
+    if isinstance(job.optimizer, Optimizer) and job.optimizer.tensor_parallel and plan.tp == 1:
+        yield (
+            "job.optimizer.tensor_parallel",
+            "there is no tensor-parallel group that divides matrices",
+            "use tp > 1, or leave it out",
+        )
     if job.dtype == "fp16":
         yield "job.optimizer", "muon is not combined with fp16", "dtype: bf16"
     if job.lora:

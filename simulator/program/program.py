@@ -102,7 +102,7 @@ class Compute(Op):
     frozen: bool = False
     """Whether the parameters of the op do not learn."""
     adapter: str = ""
-    """For an op of an adapter: "in" for its first matrix, "out" for its second, which `split` then says of the adapted layer."""
+    """For an op of an adapter: "in" for its first matrix, "out" for its second; `split` is that of the adapted layer."""
     adds_gradient: bool = False
     """Whether the op adds to the gradient of a parameter: weight gradients, and backward kernels of norms, which make both."""
     listed: bool = False

@@ -32,7 +32,8 @@ def learning(operators: Sequence[Layered], job: Job, first_layer: int, *, embedd
     found = []
     for layer, op in _with_adapters(operators, job.lora) if job.lora else operators:
         behind = behind or layer >= 0
-        frozen = not op.adapter if job.lora else (0 <= first_layer + layer < job.frozen_layers if layer >= 0 else not behind)
+        in_frozen_part = first_layer + layer < job.frozen_layers if layer >= 0 else not behind
+        frozen = not op.adapter if job.lora else in_frozen_part
         found.append((layer, _frozen(op, passes) if frozen else replace(op, input_gradient=_if(passes, op))))
         passes = passes or not frozen
     return found

@@ -186,6 +186,7 @@ def test_t20_5_without_clipping_no_rank_waits_for_the_norm() -> None:
     [
         ("muon", {"sharding": "fsdp"}, {}, "job.optimizer: muon needs whole matrices, which fsdp divides"),
         ("muon", {}, {"dtype": "fp16"}, "muon is not combined with fp16"),
+        (sim.Optimizer("muon", tensor_parallel="blockwise"), {}, {}, "there is no tensor-parallel group that divides matrices"),
         ("muon", {}, {"lora": sim.Lora()}, "muon is not modelled for adapters"),
         ("adam", {"pp": 2, "optimizer": "post-validated"}, {"gradient_clipping": True}, "job.gradient_clipping: the passes"),
         (sim.Optimizer("sgd", moments="bf16"), {}, {}, "job.optimizer.moments: sgd has no moments"),
