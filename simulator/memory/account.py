@@ -3,43 +3,25 @@ of the driver, the communication library and the allocator.
 
 Parameters, gradients and optimizer state are counted per parameter: weights in the format of activations, gradients in their own
 format, and the master copy and the moments of the optimizer, each divided among the ranks that share it. Training in fp32 needs
-no master copy, and parameters that do not learn have neither gradients nor state. Activations, gathered parameters and the
-buffers of reductions are counted operation by operation: the bytes that each holds from its start, and the bytes that each frees
-at its end. The framework gives the overhead (`MemoryOverhead`); limits.md lists the memory that is not counted.
-
-NCCL keeps buffers for every communicator: for each connection, channel and protocol. A ring or a chain of a tree connects a GPU
-with two neighbours at any size of the group, a transfer with its other end. For each connection every channel holds two
-allocations in pages of 2 MiB: one for receiving (a buffer for each of the three protocols), and one for sending. Source:
-NVIDIA/nccl 2.30 (5067397c), computeBuffSizes in src/init.cc, p2pSendSetup and p2pRecvSetup in src/transport/p2p.cc; the resulting
-allocations of 10 and of 2 MiB match NVIDIA/nccl#1685.
+no master copy, and parameters that do not learn have neither gradients nor state. What a rank holds throughout is a list of items
+(items.py). Activations, gathered parameters and the buffers of reductions are counted operation by operation: the bytes that each
+holds from its start, and the bytes that each frees at its end. The framework gives the overhead (`MemoryOverhead`); limits.md
+lists the memory that is not counted.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import ceil, prod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..engine.timeline import Timeline
-from ..plan.plan import Shards
+from ..program.holdings import Holding
 from ..program.labels import Array, Labels
-from ..program.program import AnyOp, Body, Collective, Compute, Program, Transfer
+from ..program.program import Body, Program
 from ..program.slot import FORWARD, KINDS, Layout, slots_of
-from ..units import KIB, MIB
-from ..workload.framework import MemoryOverhead
-from ..workload.optimizer import Optimizer
-
-MASTER_BYTES = 4
-LL_BYTES = 512 * KIB
-"""Buffer of the low-latency protocol (LL): 8 lines of 16 bytes for each of 512 threads, in 8 steps."""
-LL128_BYTES = 120 * 640 * 8 * 8
-"""Buffer of the LL128 protocol (lines of 128 bytes): 120 words of 8 bytes for each of 640 threads, in 8 steps."""
-PAGE_BYTES = 2 * MIB
-"""Page size for allocations that other processes map (CUDA_IPC_MIN)."""
-MOST_NEIGHBOURS = 2
+from .items import Item, Terms, fragmentation, static_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +30,41 @@ class RankMemory:
 
     rank: int
     stages: tuple[int, ...]
-    parameters_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
+    items: tuple[Item, ...]
+    """What is held throughout the step."""
     activations_bytes: int
-    context_bytes: int
-    """The CUDA context, and memory reserved by the driver."""
-    nccl_bytes: int
-    """Buffers of the communicators."""
-    fragmentation_bytes: int
-    """Memory that the allocator reserves and cannot use."""
+
+    @property
+    def parameters_bytes(self) -> int:
+        return self.bytes_of(Holding.PARAMETERS, Holding.GATHERED)
+
+    @property
+    def gradients_bytes(self) -> int:
+        return self.bytes_of(Holding.GRADIENTS)
+
+    @property
+    def optimizer_bytes(self) -> int:
+        return self.bytes_of(Holding.MASTER, Holding.MOMENTS)
+
+    @property
+    def context_bytes(self) -> int:
+        """The CUDA context, and memory reserved by the driver."""
+        return self.bytes_of(Holding.CONTEXT)
+
+    @property
+    def nccl_bytes(self) -> int:
+        """Buffers of the communicators."""
+        return self.bytes_of(Holding.NCCL)
+
+    @property
+    def fragmentation_bytes(self) -> int:
+        """Memory that the allocator reserves and cannot use."""
+        return self.bytes_of(Holding.FRAGMENTATION)
 
     @property
     def static_bytes(self) -> int:
         """All memory except activations."""
-        state = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
-        return state + self.overhead_bytes
+        return self.bytes_of(*Holding)
 
     @property
     def overhead_bytes(self) -> int:
@@ -74,70 +75,25 @@ class RankMemory:
     def total_bytes(self) -> int:
         return self.static_bytes + self.activations_bytes
 
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """The inputs of memory accounting besides the program."""
-
-    parameter_bytes: int
-    """Bytes of a parameter between the passes; four where the master copy is the only one."""
-    gradient_bytes: int
-    shards: Shards
-    expert_shards: int
-    """Number of ranks that divide the optimizer state of an expert among them."""
-    degrees: Mapping[str, int]
-    """Degree of each axis of the mesh."""
-    overhead: MemoryOverhead
-    reserved_bytes: float = 0.0
-    """Bytes of a GPU's memory that the driver reserves."""
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    frozen_parameter_bytes: int = 2
-    """Bytes of a parameter that does not learn."""
+    def bytes_of(self, *kinds: Holding) -> int:
+        """Bytes of some classes that are held throughout."""
+        return sum(item.size_bytes for item in self.items if item.kind in kinds)
 
 
 def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | None = None) -> tuple[RankMemory, ...]:
     """The memory of every pipeline rank, for its largest role; with `bodies`, for roles that run these bodies instead."""
-    usage = {name: _usage(body) for name, body in program.bodies.items()}
-    shards, result = terms.shards, []
+    used = {name: usage(body) for name, body in program.bodies.items()}
+    result = []
     for rank in range(program.ranks):
         steps, stages = program.orders_of(rank), tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
         forward = {step.stage: program.bodies[step.body].ops for step in reversed(steps[0]) if step.phase == FORWARD}
-        ops = [op for stage in stages for op in forward[stage]]
-        learning, frozen = (
-            sum(op.parameters for op in ops if isinstance(op, Compute) and op.frozen is frozen) for frozen in (False, True)
-        )
         own = [number for number, role in enumerate(program.roles) if role.pipeline == rank]
         orders = [[s.body for s in order] for order in steps] if bodies is None else [bodies[number] for number in own]
-        activations = max(_peak_bytes(usage[name] for name in order) for order in orders)
-        result.append(
-            RankMemory(
-                rank,
-                stages,
-                -(-learning // shards.parameters) * terms.parameter_bytes
-                + -(-frozen // shards.parameters) * terms.frozen_parameter_bytes
-                + sum(op.kept_bytes for op in ops),
-                -(-learning // shards.gradients) * terms.gradient_bytes,
-                _optimizer_bytes(ops, terms),
-                activations,
-                ceil(terms.overhead.context_bytes + terms.reserved_bytes),
-                _nccl_bytes(program, rank, terms),
-                ceil(activations * terms.overhead.fragmentation_fraction),
-            )
-        )
+        activations = max(_peak_bytes(used[name] for name in order) for order in orders)
+        held = static_items(program, rank, [op for stage in stages for op in forward[stage]], terms)
+        items = tuple(item for item in (*held, fragmentation(activations, terms)) if item.size_bytes)
+        result.append(RankMemory(rank, stages, items, activations))
     return tuple(result)
-
-
-def _optimizer_bytes(ops: Sequence[AnyOp], terms: Terms) -> int:
-    """Bytes of the optimizer's state of a rank with these forward operations, divided among the ranks that share it."""
-    parameters = Counter[tuple[bool, bool]]()
-    for op in ops:
-        if isinstance(op, Compute) and not op.frozen:
-            parameters[op.expert, op.is_matrix and terms.optimizer.kind == "muon"] += op.parameters
-    held_bytes = 0
-    for (expert, matrix), number in parameters.items():
-        shards = terms.expert_shards if expert else terms.shards.optimizer
-        held_bytes += ceil(-(-number // shards) * terms.optimizer.state_bytes(terms.parameter_bytes, matrix=matrix))
-    return held_bytes
 
 
 def bodies_of(layout: Layout, sample: Program) -> list[list[str]]:
@@ -150,7 +106,7 @@ def bodies_of(layout: Layout, sample: Program) -> list[list[str]]:
     return found
 
 
-def _usage(body: Body) -> tuple[int, int]:
+def usage(body: Body) -> tuple[int, int]:
     """The largest number of bytes that a body adds to the bytes in use while the body runs, and the number of added bytes after
     its end, which is negative if the body frees bytes that other bodies held.
     """
@@ -171,11 +127,14 @@ def _peak_bytes(order: Iterable[tuple[int, int]]) -> int:
     return peak
 
 
-def over_time(role: int, static_bytes: int, timeline: Timeline, labels: Labels, iterations: range) -> tuple[Array, Array]:
+def over_time(
+    role: int, static_bytes: Array, changes: Array, timeline: Timeline, labels: Labels, iterations: range
+) -> tuple[Array, Array]:
     """Times in nanoseconds, and the bytes that any rank of a role holds from each time on, in the given training steps.
 
-    An operation holds bytes from its start, and frees bytes at its end. The forward pass of a pair that runs together holds all
-    its bytes from the start of the pair, without use of the bytes that the backward pass frees meanwhile.
+    `changes` are the bytes that each row takes at its start and adds at its end, less than none, of one class or of several, of
+    which `static_bytes` are held throughout. The forward pass of a pair that runs together holds all its bytes from the start of
+    the pair, without use of the bytes that the backward pass frees meanwhile.
     """
     at = int(np.flatnonzero(timeline.expansion.skeleton.program == role)[0])
     tasks = timeline.expansion.tasks_of(at)
@@ -184,29 +143,16 @@ def over_time(role: int, static_bytes: int, timeline: Timeline, labels: Labels, 
     first = np.full(len(labels.steps), np.iinfo(np.int64).max)
     np.minimum.at(first, labels.step[labels.is_compute], start[labels.is_compute])
     begins = np.where(paired, first[labels.step], start)
-    change = np.array([[op.held_bytes, -op.freed_bytes] for op in labels.ops])[labels.op].T.ravel()
+    change = changes.swapaxes(0, 1).reshape(2 * len(tasks), -1)
     ns, row = np.concatenate([begins, end]), np.tile(np.arange(len(tasks)), 2)
     order = np.lexsort((row, ns))
-    order = order[change[order] != 0]
-    alive = np.cumsum(change[order])
+    order = order[change[order].any(axis=1)]
+    alive = np.cumsum(change[order], axis=0)
     counted = np.isin(labels.iteration[row[order]], iterations)
-    return np.append(0, ns[order][counted]), np.append(static_bytes, static_bytes + alive[counted])
+    return np.append(0, ns[order][counted]), np.vstack([static_bytes, static_bytes + alive[counted]])
 
 
-def _nccl_bytes(program: Program, rank: int, terms: Terms) -> int:
-    """Bytes of the NCCL buffers of the GPU of a pipeline rank: for the neighbours in every group of its collectives, and once for
-    each other end of its transfers.
-    """
-    used = dict.fromkeys(step.body for order in program.orders_of(rank) for step in order)
-    ops = [op for name in used for op in program.bodies[name].ops]
-    of_collectives = [program.communicators[op.communicator] for op in ops if isinstance(op, Collective)]
-    connections = 0
-    # groups of the same ranks share a communicator of the library
-    groups = ((c.axes, c.pipeline and frozenset(c.pipeline), c.size, c.stride) for c in of_collectives)
-    for axes, pipeline, size, _ in dict.fromkeys(groups):
-        degrees = terms.degrees if pipeline is None else {**terms.degrees, "pp": len(pipeline)}
-        connections += min(MOST_NEIGHBOURS, (size or prod(degrees[axis] for axis in axes)) - 1)
-    ends = {end for op in ops if isinstance(op, Transfer) for end in program.communicators[op.communicator].pipeline or ()}
-    received = terms.overhead.nccl_buffer_bytes + LL_BYTES + LL128_BYTES
-    allocated = (ceil(received / PAGE_BYTES) + 1) * PAGE_BYTES
-    return (connections + len(ends - {rank})) * terms.overhead.nccl_channels * allocated
+def all_changes(labels: Labels) -> Array:
+    """The bytes that each row takes at its start and adds at its end, whatever they are: an array of (rows, 2, 1)."""
+    changes: Array = np.array([[[op.held_bytes], [-op.freed_bytes]] for op in labels.ops])[labels.op]
+    return changes

@@ -134,11 +134,11 @@ def _placed(tenancy: Tenancy) -> list[_Placed]:
     """The jobs of a cluster, after the scenario of each has been checked."""
     placed, one_step = [], has_transitions(tenancy.perturb)
     for tenant in tenancy.tenants:
-        feasible.check(tenant.scenario)
-        site = site_of(replace(tenant.scenario, cluster=tenancy.cluster, perturb=tenancy.perturb))
-        waits = tenant.scenario.plan.waits_for_norm(tenant.scenario.job.gradient_clipping)
+        scenario = feasible.check(tenant.scenario)
+        site = site_of(replace(scenario, cluster=tenancy.cluster, perturb=tenancy.perturb))
+        waits = scenario.plan.waits_for_norm(scenario.job.gradient_clipping)
         least_steps = ONE_STEP if one_step else LEAST_STEPS if waits else LEAST_STEPS_WITHOUT_NORM
-        placed.append(_Placed(tenant, site, layout_of(tenant.scenario), least_steps))
+        placed.append(_Placed(replace(tenant, scenario=scenario), site, layout_of(scenario), least_steps))
     return placed
 
 

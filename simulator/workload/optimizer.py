@@ -18,12 +18,13 @@ from typing import Annotated, Literal, NamedTuple
 from ..fields import Contradiction, Declared, Limits, documented
 
 Kind = Literal["adam", "adam-bf16", "adam-8bit", "muon", "sgd", "sgd-momentum"]
-Moments = Literal["fp32", "bf16", "8bit"]
+Format = Literal["fp32", "bf16", "8bit"]
 Master = Literal["fp32", "none"]
-USUAL: dict[str, tuple[Moments, Master]] = {"adam-bf16": ("bf16", "none"), "adam-8bit": ("8bit", "none")}
+USUAL: dict[str, tuple[Format, Master]] = {"adam-bf16": ("bf16", "none"), "adam-8bit": ("8bit", "none")}
 """Formats of moments and master copy of a kind; fp32 for the other kinds."""
-MOMENTS = {"muon": 1, "sgd": 0, "sgd-momentum": 1}
+NUMBER_OF_MOMENTS = {"muon": 1, "sgd": 0, "sgd-momentum": 1}
 """Number of moments of a parameter; two for Adam. For Muon that of a matrix."""
+RULES = {"muon": "Muon", "sgd": "SGD", "sgd-momentum": "SGD"}
 FP32_BYTES, HALF_BYTES = 4, 2
 MOMENT_BYTES = {"fp32": 4, "bf16": 2, "8bit": 1}
 BLOCK, NEWTON_SCHULZ_STEPS = 256, 5
@@ -37,6 +38,14 @@ class Piece(NamedTuple):
     gradients: int
 
 
+class Moments(NamedTuple):
+    """The moments of a parameter: of which rule, how many, and bytes of all of them, with their share of scales."""
+
+    rule: str
+    number: int
+    size_bytes: float
+
+
 NORM, CLIP = Piece("norm", 0, 1), Piece("clip", 0, 2)
 """Gradient clipping: the norm reads the gradients, and a pass of its own scales the gradients in place."""
 
@@ -47,7 +56,7 @@ class Optimizer(Declared):
     """Rule by which parameters are updated, and the number formats of its state."""
 
     kind: Annotated[Kind, "muon: matrices of layers by Muon, the rest by Adam; adam-bf16, adam-8bit: no master copy"] = "adam"
-    moments: Annotated[Moments | None, "number format of the moments; None: fp32, or what the kind says"] = None
+    moments: Annotated[Format | None, "number format of the moments; None: fp32, or what the kind says"] = None
     master: Annotated[Master | None, "master copy of parameters of 16 bits; None: fp32, but none for adam-bf16 and adam-8bit"] = (
         None
     )
@@ -83,10 +92,6 @@ class Optimizer(Declared):
             if self.kind != "muon" and getattr(self, name):
                 yield name, f": {self.kind} has no use for it", "leave it out, or kind: muon"
 
-    def state_bytes(self, parameter_bytes: int, *, matrix: bool = False) -> float:
-        """Bytes of state per parameter; parameters of 32 bits need no master copy."""
-        return self._moments_bytes(matrix) + (FP32_BYTES if self.full.master == "fp32" and parameter_bytes < FP32_BYTES else 0)
-
     def pieces(self, element_bytes: int, *, fused: bool) -> tuple[Piece, ...]:
         """The kernels of an update (of Muon those of Adam): one fused kernel, or the multi-tensor operators of PyTorch.
 
@@ -95,7 +100,7 @@ class Optimizer(Declared):
         full = self.full
         master = full.master == "fp32"
         weight_bytes, cast_bytes = (FP32_BYTES, HALF_BYTES) if master else (element_bytes, 0)
-        moments_bytes = self._moments_bytes(matrix=False)
+        moments_bytes = self.moments_of(matrix=False).size_bytes
         if fused or full.moments == "8bit":
             name = "sgd" if self.kind.startswith("sgd") else "adam"
             return (Piece(name, 2 * (weight_bytes + moments_bytes) + cast_bytes, 1),)
@@ -110,13 +115,9 @@ class Optimizer(Declared):
         pieces = (Piece(name, moments_bytes, gradients) for name, gradients in of_moment)
         return (Piece("decay", 2 * weight_bytes, 0), *pieces, Piece("update", 2 * weight_bytes + moments_bytes, 0), *cast)
 
-    def moment_bytes(self) -> float:
-        """Bytes of one moment of a parameter, with its share of a scale."""
-        full = self.full
+    def moments_of(self, *, matrix: bool) -> Moments:
+        """The moments of a parameter, which with Muon is a matrix or not."""
+        full, kind = self.full, "adam" if self.kind == "muon" and not matrix else self.kind
         scale_bytes = FP32_BYTES / (full.block or BLOCK) if full.moments == "8bit" else 0
-        return MOMENT_BYTES[full.moments or "fp32"] + scale_bytes
-
-    def _moments_bytes(self, matrix: bool) -> float:
-        """Bytes of all moments of a parameter, which for Muon is a matrix or not."""
-        adam = self.kind == "muon" and not matrix
-        return (2 if adam else MOMENTS.get(self.kind, 2)) * self.moment_bytes()
+        number = NUMBER_OF_MOMENTS.get(kind, 2)
+        return Moments(RULES.get(kind, "Adam"), number, number * (MOMENT_BYTES[full.moments or "fp32"] + scale_bytes))

@@ -74,8 +74,9 @@ def test_t20_1_formats_of_state_are_free(optimizer: sim.Optimizer, state_bytes: 
 
 
 def test_t20_1_single_precision_has_no_master_copy() -> None:
-    assert sim.Optimizer().state_bytes(4) == 8
-    assert sim.Optimizer("sgd").state_bytes(4) == 0
+    for kind, state_bytes in (("adam", 8), ("sgd", 0)):
+        chosen = of(kind, dtype="fp32")
+        assert memory_of(chosen, layout_of(chosen))[0].optimizer_bytes == state_bytes * chosen.model.parameters
 
 
 @pytest.mark.parametrize("kind", STATE_BYTES)

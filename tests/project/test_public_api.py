@@ -31,6 +31,7 @@ PUBLIC = (
     "kernel",
     "load",
     "memory",
+    "memory_plot",
     "model",
     "network",
     "scenario",
