@@ -149,9 +149,10 @@ def test_t20_9_flop_of_a_frozen_parameter() -> None:
     frozen = of(frozen_layers=3)
     needed = 6 * (5 * LAYER + HEAD) + 5 * SCORES + 3 * (2 * LAYER + SCORES // 3)
     assert train_flop_per_token(frozen.model, frozen.job) == needed
-    for chosen in (lora(), frozen):
+    for chosen, said in ((lora("qkv"), "adapters of rank 16 of qkv"), (frozen, "not the first 3 layers")):
         run = chosen.simulate()
         assert run.metrics.mfu == run.metrics.hfu
+        assert said in repr(run)
     stages = of(sim.Plan(pp=2), frozen_layers=6).simulate().metrics
     assert stages.mfu < stages.hfu, "the second stage passes on a gradient that nobody needs"
 
