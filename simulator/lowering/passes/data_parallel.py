@@ -45,6 +45,7 @@ LOCAL_NORM, NORM, OPTIMIZER = "local norm", "norm", "optimizer"
 """Phases of the steps in which a rank reads its gradients, waits for the gradient norm, and updates its parameters."""
 
 FP32_BYTES = 4
+
 Bucket = tuple[int, str]
 """Parameters that are reduced, and gathered, together: layer within the stage, or -1; "layer", "experts", "embedding", "head"."""
 LAYER: Bucket = (0, "layer")
