@@ -31,6 +31,8 @@ def faults_of_learning(scenario: Scenario) -> Found:
     field = "job.lora" if job.lora else "job.frozen_layers"
     if job.narrow:
         yield field, f"parameters that do not learn are not modelled in {job.dtype}", "dtype: bf16"
+    if model.mtp_layers:
+        yield field, "modules that predict further tokens are modelled only where all of the model learns", "mtp_layers: 0"
     if plan.recomputation.ops:
         message = "recomputation of single operators is not modelled beside parameters that do not learn"
         yield field, message, "recompute: full or selective, or none"

@@ -52,8 +52,8 @@ class Terms:
     """Bytes of a parameter between the passes; four where the master copy is the only one."""
     gradient_bytes: int
     shards: Shards
-    expert_shards: int
-    """Number of ranks that divide the optimizer state of an expert among them."""
+    expert_shards: Shards
+    """Those of experts."""
     degrees: Mapping[str, int]
     """Degree of each axis of the mesh."""
     overhead: MemoryOverhead
@@ -67,15 +67,19 @@ class Terms:
 def static_items(program: Program, rank: int, ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
     """What a GPU of a pipeline rank holds throughout a step; `ops` are the forward operations of its stages."""
     kernels = [op for op in ops if isinstance(op, Compute)]
-    whole, frozen = (sum(op.parameters for op in kernels if op.frozen is frozen) for frozen in (False, True))
-    shards = terms.shards
+    learning, frozen = ([op for op in kernels if op.frozen is frozen] for frozen in (False, True))
+    shards, of_experts = terms.shards, terms.expert_shards
     weights = "weights" if terms.parameter_bytes < FP32_BYTES else "fp32 weights"
-    yield _per_parameter(Holding.PARAMETERS, weights, terms.parameter_bytes, whole, shards.parameters)
-    yield _per_parameter(Holding.PARAMETERS, "frozen weights", terms.frozen_parameter_bytes, frozen, shards.parameters)
+    for words, each_bytes, of_kind in (
+        (weights, terms.parameter_bytes, learning), ("frozen weights", terms.frozen_parameter_bytes, frozen)
+    ):  # fmt: skip
+        for of, parameters, ranks in _parts(of_kind, shards.parameters, of_experts.parameters):
+            yield _per_parameter(Holding.PARAMETERS, f"{words}{of}", each_bytes, parameters, ranks)
     for size_bytes, units in Counter(op.kept_bytes for op in ops if op.kept_bytes).items():
         yield Item(Holding.GATHERED, "units that stay", f"{size_bytes:,} bytes x {counted(units, 'unit')}", size_bytes * units)
-    yield _per_parameter(Holding.GRADIENTS, "gradients", terms.gradient_bytes, whole, shards.gradients)
-    yield from _optimizer_items([op for op in kernels if not op.frozen], terms)
+    for of, parameters, ranks in _parts(learning, shards.gradients, of_experts.gradients):
+        yield _per_parameter(Holding.GRADIENTS, f"gradients{of}", terms.gradient_bytes, parameters, ranks)
+    yield from _optimizer_items(learning, terms)
     context = f"{show_bytes(terms.overhead.context_bytes)}, and {show_bytes(terms.reserved_bytes)} that the driver keeps"
     yield Item(Holding.CONTEXT, "CUDA and driver", context, ceil(terms.overhead.context_bytes + terms.reserved_bytes))
     yield from _nccl_items(program, rank, terms)
@@ -87,7 +91,7 @@ def _optimizer_items(kernels: Sequence[Compute], terms: Terms) -> Iterator[Item]
     for op in kernels:
         parameters[op.expert, op.is_matrix and optimizer.kind == "muon"] += op.parameters
     for (expert, matrix), number in sorted(parameters.items()):
-        of, ranks = (" of experts", terms.expert_shards) if expert else ("", terms.shards.optimizer)
+        of, ranks = (" of experts", terms.expert_shards.optimizer) if expert else ("", terms.shards.optimizer)
         if terms.parameter_bytes < FP32_BYTES and optimizer.full.master == "fp32":
             yield _per_parameter(Holding.MASTER, f"fp32 weights{of}", MASTER_BYTES, number, ranks)
         moments = optimizer.moments_of(matrix=matrix)
@@ -113,6 +117,14 @@ def _per_parameter(kind: Holding, what: str, bytes_each: float, parameters: int,
     divided = f" / {shards:,} shards" if shards > 1 else ""
     formula = f"{bytes_each:g} bytes x {parameters:,} parameters{divided}"
     return Item(kind, what, formula, ceil(-(-parameters // shards) * bytes_each))
+
+
+def _parts(kernels: Sequence[Compute], shards: int, expert_shards: int) -> list[tuple[str, int, int]]:
+    """All parameters, or experts and the others apart where as many ranks do not divide both: words, number, number of shards."""
+    whole, experts = sum(op.parameters for op in kernels), sum(op.parameters for op in kernels if op.expert)
+    if not experts or shards == expert_shards:
+        return [("", whole, shards)]
+    return [("", whole - experts, shards), (" of experts", experts, expert_shards)]
 
 
 def _nccl_items(program: Program, rank: int, terms: Terms) -> Iterator[Item]:

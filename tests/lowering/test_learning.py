@@ -221,6 +221,7 @@ def test_t20_11_packed_documents_count_like_sequences_of_their_own() -> None:
         (lambda: lora("qkw"), "job.lora.targets: no adapter of 'qkw'"),
         (lambda: of(sim.Plan(tp=4), lora=sim.Lora(6)), "job.lora.rank: 6 does not divide by tp 4"),
         (lambda: of(lora=sim.Lora(targets=())), "job.lora.targets: is empty"),
+        (lambda: of(model={"mtp_layers": 1}, frozen_layers=2), "job.frozen_layers: modules that predict further tokens"),
         (lambda: of(lora=sim.Lora(), frozen_layers=2), "job.frozen_layers: with lora no layer"),
         (
             lambda: lora(dtype="fp8", software="megatron-core-2025"),

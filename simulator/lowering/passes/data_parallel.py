@@ -37,7 +37,7 @@ from ...workload.optimizer import CLIP, Optimizer, Piece
 from ...workload.optimizer import NORM as READ_FOR_NORM
 
 DP = Communicator("dp", "dp", ("dp", REPLICAS, "cp"))
-EDP = Communicator("edp", "dp", ("edp",))
+EDP = Communicator("edp", "dp", ("edp", REPLICAS))
 WORLD = Communicator("world", "dp", ("tp", "cp", "dp", "pp", REPLICAS))
 EXPERTS = "experts"
 REDUCED, READY, UPDATED = "reduced", "ready", "updated"

@@ -76,7 +76,9 @@ def _parameters(program: Program, rank: int, plan: Muon) -> tuple[Counter[Matrix
                 continue
             shards = replica_count(program, stage, plan.replicas, bucket_of(op)) if plan.replicas else 1
             if op.is_matrix and isinstance(op.kernel, Gemm):
-                divided = {Split.COLUMN: 1, Split.ROW: 0}.get(op.split) if plan.tp > 1 and not op.expert else None
+                divided = (
+                    {Split.COLUMN: 1, Split.GATHERED: 1, Split.ROW: 0}.get(op.split) if plan.tp > 1 and not op.expert else None
+                )
                 matrix = Matrix(op.kernel.k, op.kernel.n, divided, op.expert)
                 matrices.setdefault(shards, []).extend([matrix] * op.kernel.batch)
             else:
