@@ -28,7 +28,7 @@ AUTOMATIC = {
     "job.lora": "none: the model itself learns",
     "job.packing": "none: a sequence is one document",
     **dict.fromkeys(("job.total_tokens", "job.price_per_gpu_hour"), "none: one step is reported"),
-    **{f"plan.overlap.{axis}": "as the framework does" for axis in ("dp", "tp", "pp")},
+    **{f"plan.overlap.{axis}": "as the framework does" for axis in ("dp", "tp", "pp", "ep")},
     "framework.attention": "the usual one of the GPU",
     "cluster.inter_node": "none, of a single node",
     "cluster.shape": "rail-optimized; of a single node what is inside it",

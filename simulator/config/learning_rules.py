@@ -36,8 +36,9 @@ def faults_of_learning(scenario: Scenario) -> Found:
     if plan.recomputation.ops:
         message = "recomputation of single operators is not modelled beside parameters that do not learn"
         yield field, message, "recompute: full or selective, or none"
-    if plan.vocabulary == "redis":
-        yield field, "redis counts the flop of layers that learn", "vocabulary: baseline, or a layout"
+    if plan.vocabulary != "baseline":
+        message = f"vocabulary {plan.vocabulary} is modelled only where all of the model learns"
+        yield field, message, "vocabulary: baseline"
 
 
 def _faults_of_adapters(scenario: Scenario) -> Found:

@@ -228,7 +228,7 @@ def test_t20_11_packed_documents_count_like_sequences_of_their_own() -> None:
             "job.lora: parameters that do not learn are not modelled in fp8",
         ),
         (lambda: lora(plan=sim.Plan(recompute=sim.Recompute(ops=("mlp_norm",)))), "job.lora: recomputation of single"),
-        (lambda: lora(plan=sim.Plan(pp=2, vocabulary="redis")), "job.lora: redis counts"),
+        (lambda: lora(plan=sim.Plan(pp=2, vocabulary="redis")), "job.lora: vocabulary redis is modelled only"),
         (lambda: of(packing=sim.Packing()), "job.packing.mean: either the lengths"),
         (lambda: of(packing=sim.Packing(lengths=(64, 32))), "job.packing.lengths: documents of 96 tokens do not fill"),
         (

@@ -22,6 +22,8 @@ PUBLIC = (
     "Run",
     "Sharding",
     "UserError",
+    "advise",
+    "advise_serving",
     "cluster",
     "collective",
     "compare_schedules",
