@@ -96,7 +96,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
         {"frozen_layers": 5, "packing": sim.Packing(mean=32)}, "none"),
     "experts beside compute": (MIXTURE, {"pp": 2, "ep": 4, "schedule": "dualpipe",
         "overlap": sim.Overlap(ep=True, weight_gradients=True)}, {"dtype": "fp8"}, "megatron-core-2025"),
-    "DeepEP": (MIXTURE, {"pp": 2, "ep": 8, "sharding": "none", "moe": sim.Moe(dispatcher="deepep")}, {}, "torchtitan-2024"),
+    "DeepEP": (MIXTURE, {"pp": 2, "ep": 8, "moe": sim.Moe(dispatcher="deepep")}, {}, "torchtitan-2024"),
 }  # fmt: skip
 
 
