@@ -24,6 +24,9 @@ AUTOMATIC = {
     "plan.group": "the schedule's own choice",
     "plan.placement": "rank r on GPU r",
     **dict.fromkeys(("plan.sharding", "plan.recompute"), "as the framework does"),
+    "job.gradient_clipping": "a norm that takes no time",
+    "job.lora": "none: the model itself learns",
+    "job.packing": "none: a sequence is one document",
     **dict.fromkeys(("job.total_tokens", "job.price_per_gpu_hour"), "none: one step is reported"),
     **{f"plan.overlap.{axis}": "as the framework does" for axis in ("dp", "tp", "pp", "ep")},
     "framework.attention": "the usual one of the GPU",
@@ -37,6 +40,7 @@ AUTOMATIC = {
     "cluster.box.gpus_per_switch": "none: GPUs hang on the sockets",
     "cluster.box.socket": "the rate of a GPU's PCIe link",
     "cluster.box.bridge": "none",
+    "cluster.host": "not known",
 }
 """Defaults that depend on the rest of a scenario."""
 OF_THEIR_SHAPES = ("wan", "vertices", "links")

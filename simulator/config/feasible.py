@@ -20,13 +20,25 @@ from ..plan.stage_layers import stage_layers
 from ..program.slot import lay_out
 from ..workload.framework import Framework
 from ..workload.job import DTYPES, ELEMENT_BYTES, Job
+from ..workload.learning import train_flop_per_token
 from ..workload.model import Model
 from . import catalog, user_code
 from .cluster_file import ClusterFile
-from .derived import data_parallel_degree, mesh_of, microbatches, parts_of_heads, placed, schedule_shape, with_usual_plan
+from .derived import (
+    cluster_of,
+    data_parallel_degree,
+    mesh_of,
+    microbatches,
+    parts_of_heads,
+    placed,
+    schedule_shape,
+    with_usual_plan,
+)
 from .document import Document, place_of
 from .expert_rules import faults_of_experts
+from .learning_rules import faults_of_learning, faults_of_optimizer, faults_of_packing
 from .memory_rules import faults_of_recomputed_layers, faults_of_recomputed_operators, faults_of_sharding
+from .offload_rules import faults_of_offload, faults_of_offloaded_layers
 from .reader import Grammar, Grammars, faults_in
 from .scenario import GRAMMARS, Perturb, Scenario, schedule
 from .shipped_fits import file_of
@@ -52,8 +64,8 @@ def check(scenario: Scenario) -> Scenario:
     _well_formed(scenario, marks)
     scenario = with_usual_plan(scenario)
     cheap: tuple[Callable[[Scenario], Found], ...] = (
-        _degrees, _batch, _divisions, _overlapped, _shared_sequences, faults_of_experts, faults_of_sharding, _order, _placed,
-        _disturbed_ranks,
+        _degrees, _batch, _divisions, _overlapped, _shared_sequences, faults_of_experts, faults_of_sharding,
+        faults_of_offload, faults_of_learning, faults_of_optimizer, faults_of_packing, _order, _placed, _disturbed_ranks,
     )  # fmt: skip
     dear: tuple[Callable[[Scenario], Found], ...] = (
         _cluster, _disturbed_links, _scheduled, faults_of_recomputed_operators, faults_of_vocabulary,
@@ -129,7 +141,7 @@ def _batch(scenario: Scenario) -> Found:
         message = f"{microbatches(scenario)} microbatches of {model.layers} layers are more than one simulation takes"
         most = max(1, MOST_LAYER_SLOTS // model.layers)
         yield "job.global_batch", message, f"global_batch: {most * dp * job.microbatch_size}, or a larger microbatch_size"
-    flop = model.train_flop_per_token(job.sequence_length, causal=False) * job.microbatch_size * job.sequence_length
+    flop = train_flop_per_token(model, job) * job.microbatch_size * job.sequence_length
     sustained = gpu.peak_flop_per_s.get(job.activation_dtype, inf) * gpu.kernels.compute_fraction
     if flop / sustained > LONGEST_MICROBATCH_S:
         message = (
@@ -184,6 +196,8 @@ def _overlapped(scenario: Scenario) -> Found:
     if plan.overlap.tp == "decomposed" and not (plan.tp > 1 and plan.uses_sequence_parallel):
         message = "only the gathers and reduce-scatters of sequence parallelism are cut into pieces"
         yield "plan.overlap.tp", message, "true, or tp > 1 with sequence_parallel: true"
+    elif plan.overlap.tp == "decomposed" and job.lora:
+        yield "plan.overlap.tp", "adapters take whole tensors, and GEMMs beside them have no pieces", "true, or job.lora: null"
     elif plan.overlap.over(framework.overlap).tp == "decomposed" and job.narrow and not framework.low_precision.narrow_gathers:
         message = f"{framework.name} casts to {job.dtype} what it has gathered, which is modelled for whole tensors only"
         yield "plan.overlap.tp", message, "true, or framework.low_precision.narrow_gathers: true"
@@ -285,7 +299,7 @@ def _disturbed_links(scenario: Scenario) -> Found:
             yield f"perturb.{i}.link", f"{shown(p.link)} is no link: it has two ends", 'write it like "node0/nic3>leaf3"'
         elif p.link is not None:
             try:
-                scenario.cluster.link_named(p.link)
+                cluster_of(scenario).link_named(p.link)
             except UserError as error:
                 yield f"perturb.{i}.link", error.faults[0].message, error.hint
 
@@ -342,6 +356,7 @@ def _laid_out(scenario: Scenario, stages: int) -> Found:
         yield field, error.faults[0].message, error.hint
     else:
         yield from faults_of_recomputed_layers(plan.recomputation, max(counts))
+        yield from faults_of_offloaded_layers(plan.offloading, max(counts))
 
 
 def unused(scenario: Scenario) -> list[str]:

@@ -2,25 +2,27 @@
 of the driver, the communication library and the allocator.
 
 Parameters, gradients and optimizer state are counted per parameter: weights in the format of activations, gradients in their own
-format, and Adam's fp32 master copy and two moments, each divided among the ranks that share it. Training in fp32 needs no master
-copy. What a rank holds throughout is a list of items (items.py). Activations, gathered parameters and the buffers of reductions
-are counted operation by operation: the bytes that each holds from its start, and the bytes that each frees at its end. The
-framework gives the overhead (`MemoryOverhead`); limits.md lists the memory that is not counted.
+format, and the master copy and the moments of the optimizer, each divided among the ranks that share it. Training in fp32 needs
+no master copy, and parameters that do not learn have neither gradients nor state. What a rank holds throughout is a list of items
+(items.py). Activations, gathered parameters and the buffers of reductions are counted operation by operation: the bytes that each
+holds from its start, and the bytes that each frees at its end. The framework gives the overhead (`MemoryOverhead`); limits.md
+lists the memory that is not counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..engine.timeline import Timeline
+from ..kernels import Part
 from ..program.holdings import Holding
 from ..program.labels import Array, Labels
-from ..program.program import Body, Program
+from ..program.program import COPY_OUT, Body, Collective, Program, Purpose
 from ..program.slot import FORWARD, KINDS, Layout, slots_of
-from .items import Item, Terms, fragmentation, static_items
+from .items import Item, Terms, fragmentation, host_bytes, static_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class RankMemory:
     items: tuple[Item, ...]
     """What is held throughout the step."""
     activations_bytes: int
+    host_bytes: int = 0
+    """Memory of the host that the GPU uses for offloaded data."""
 
     @property
     def parameters_bytes(self) -> int:
@@ -82,16 +86,18 @@ class RankMemory:
 def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | None = None) -> tuple[RankMemory, ...]:
     """The memory of every pipeline rank, for its largest role; with `bodies`, for roles that run these bodies instead."""
     used = {name: usage(body) for name, body in program.bodies.items()}
+    on_host = {name: usage(_on_host(body)) for name, body in program.bodies.items()}
     result = []
     for rank in range(program.ranks):
         steps, stages = program.orders_of(rank), tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
         forward = {step.stage: program.bodies[step.body].ops for step in reversed(steps[0]) if step.phase == FORWARD}
         own = [number for number, role in enumerate(program.roles) if role.pipeline == rank]
         orders = [[s.body for s in order] for order in steps] if bodies is None else [bodies[number] for number in own]
-        activations = max(_peak_bytes(used[name] for name in order) for order in orders)
-        held = static_items(program, rank, [op for stage in stages for op in forward[stage]], terms)
+        activations, copied = (max(_peak_bytes(of[name] for name in order) for order in orders) for of in (used, on_host))
+        ops = [op for stage in stages for op in forward[stage]]
+        held = static_items(program, rank, ops, terms)
         items = tuple(item for item in (*held, fragmentation(activations, terms)) if item.size_bytes)
-        result.append(RankMemory(rank, stages, items, activations))
+        result.append(RankMemory(rank, stages, items, activations, host_bytes(ops, terms) + copied))
     return tuple(result)
 
 
@@ -115,6 +121,13 @@ def usage(body: Body) -> tuple[int, int]:
         peak = max(peak, alive)
         alive -= op.freed_bytes
     return peak, alive
+
+
+def _on_host(body: Body) -> Body:
+    """The copies of activations of a body, with what they hold and free in the memory of the host."""
+    copies = (op for op in body.ops if isinstance(op, Collective) and op.purpose is Purpose.OFFLOAD)
+    held = ((op, op.payload_bytes if op.kind == COPY_OUT else 0) for op in copies if op.part is not Part.OPTIMIZER)
+    return Body(tuple(replace(op, held_bytes=size, freed_bytes=op.payload_bytes - size) for op, size in held))
 
 
 def _peak_bytes(order: Iterable[tuple[int, int]]) -> int:

@@ -17,13 +17,17 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Self
 
-from ..kernels import Kernel, Part, Split
+from ..kernels import Gemm, Kernel, Part, Split
 from .holdings import Buffer
 
 COMPUTE = "compute"
 """The stream of a rank's own kernels. Communication runs on a stream per axis, transfers on one per edge and kind."""
 HOST = "host"
 """The stream of the thread that launches the operations of a rank, and the axis of time spent waiting for launches."""
+OFFLOAD = "offload"
+"""The axis of copies to and from the memory of the host, and of updates by the host: each kind has a stream of its own."""
+COPY_OUT, COPY_IN, UPDATE_ON_HOST = "copy_out", "copy_in", "update_on_host"
+"""Kinds of collectives of the axis `OFFLOAD`, each of a single rank."""
 
 
 class Purpose(Enum):
@@ -55,6 +59,8 @@ class Purpose(Enum):
     REDUCE_GRADIENTS = "reduce gradients"
     REDUCE_TIED_TABLE = "reduce tied table"
     """The reduction of the gradient of a table that the first and the last stage share."""
+    CLIP = "clip"
+    """The reading of gradients for their norm, or their scaling."""
     NORM = "norm"
     UPDATE = "update"
     GATHER_PARAMETERS = "gather parameters"
@@ -63,6 +69,8 @@ class Purpose(Enum):
     share the vocabulary need of each other's stages."""
     MERGE = "merge"
     """The addition of partial results, or of partial gradients, that arrive in steps."""
+    OFFLOAD = "offload"
+    """The copy of activations, gradients or parameters to the memory of the host, or back."""
     COPY = "copy"
     """The copy of gathered parameters from the buffer of a gather, or of gradients into the buffer of a reduction."""
 
@@ -112,10 +120,19 @@ class Compute(Op):
     """The part of `parameters` that is never divided within a tensor-parallel group."""
     expert: bool = False
     """Whether the op belongs to the experts of a layer."""
+    frozen: bool = False
+    """Whether the parameters of the op do not learn."""
+    adapter: str = ""
+    """For an op of an adapter: "in" for its first matrix, "out" for its second; `split` is that of the adapted layer."""
     adds_gradient: bool = False
     """Whether the op adds to the gradient of a parameter: weight gradients, and backward kernels of norms, which make both."""
     listed: bool = False
     """Whether the plan lists the operator of the op among those whose results the backward pass computes again."""
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether the parameters of the op are matrices inside a layer."""
+        return self.layer >= 0 and isinstance(self.kernel, Gemm) and self.parameters > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,10 @@ from ..metrics.idle import measure as time_by_cause
 from ..metrics.mfu import CONVENTION
 from ..program.holdings import Holding
 from ..program.labels import Labels
-from ..program.program import HOST, Program
+from ..program.program import HOST, OFFLOAD, Program
 from ..units import TFLOP, seconds
+from ..workload.learning import train_flop_per_token
+from .memory_check import host_bytes, host_capacity_bytes
 from .whole_run import WholeRun, whole_run
 
 REPORTED_AXES = ("tp", "pp", "dp", "cp", "ep")
@@ -87,13 +89,20 @@ class Result:
 
     @property
     def fits(self) -> bool:
-        return self.peak_memory_bytes <= self.scenario.cluster.gpu.memory_bytes
+        """Whether every GPU, and every host, has the memory that the plan needs."""
+        on_gpus = self.peak_memory_bytes <= self.scenario.cluster.gpu.memory_bytes
+        return on_gpus and self.host_bytes <= host_capacity_bytes(self.scenario)
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of offloaded data that the host of a node holds, for the node that holds most."""
+        return host_bytes(self.scenario, self.memory)
 
     @cached_property
     def observation(self) -> Observation:
         """The observation of the measured steps, which is the input of the metrics."""
         job = self.scenario.job
-        flop = self.scenario.model.train_flop_per_token(job.sequence_length, causal=False) * job.tokens
+        flop = train_flop_per_token(self.scenario.model, job) * job.tokens
         peak = self.scenario.cluster.gpu.matmul_peak(job.dtype)
         return observe(self.engine_timeline, self.bound.labels, flop, peak, self.window)
 
@@ -107,6 +116,7 @@ class Result:
         """The metrics of a measured step."""
         causes, observed, job, gpus = self.time_by_cause, self.observation, self.scenario.job, self.engine_timeline.ranks
         utilisation, step_s = mfu.measure(observed), observed.step_s
+        reported = (*REPORTED_AXES, *((OFFLOAD,) if OFFLOAD in observed.axes else ()))
         return Metrics(
             step_time_s=step_s,
             tokens_per_s=job.tokens / step_s,
@@ -117,7 +127,7 @@ class Result:
             hfu=utilisation.hfu,
             flop_convention=CONVENTION,
             bubble_fraction=bubble.measure(observed, causes),
-            exposed_s={axis: observed.mean_s(causes.of(axis)) for axis in REPORTED_AXES},
+            exposed_s={axis: observed.mean_s(causes.of(axis)) for axis in reported},
             imbalance_s={axis: observed.mean_s(causes.of(imbalance(axis))) for axis in REPORTED_AXES},
             launch_s=observed.mean_s(causes.of(HOST)),
             optimizer_s=observed.mean_s(causes.of(OPTIMIZER)),

@@ -65,6 +65,8 @@ DRAWN = {
     "plan": {"tp": 2},
 }  # fmt: skip
 
+WITH_HOST = {"cluster.host": {"bandwidth": "50 GB/s", "memory": "1 TB", "memory_bandwidth": "400 GB/s"}}
+ON_HOST = {**WITH_HOST, "plan.offload": {"optimizer": True}}
 FULL = {"plan.recompute": {"scope": "full"}}
 
 
@@ -166,6 +168,11 @@ CASES: dict[str, Case] = {
     "plan.recompute.every": Case(2, FULL),
     "plan.recompute.together": Case(2, FULL),
     "plan.recompute.early_stop": Case(True, FULL),
+    "plan.offload": Case("optimizer", WITH_HOST),
+    "plan.offload.activations": Case(0.25, {**WITH_HOST, "plan.offload": {}}),
+    "plan.offload.optimizer": Case(True, {**WITH_HOST, "plan.offload": {}}),
+    "plan.offload.optimizer_fraction": Case(0.5, ON_HOST),
+    "plan.offload.parameters": Case(True, {**FSDP, **ON_HOST, "plan.sharding": "zero3"}),
     "plan.rank_order": Case("pp-dp-tp"),
     "plan.placement": Case([0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]),
     "plan.overlap.dp": Case(False),
@@ -178,6 +185,21 @@ CASES: dict[str, Case] = {
     "job.global_batch": Case(64),
     "job.microbatch_size": Case(2),
     "job.dtype": Case("fp32"),
+    "job.optimizer": Case("adam-8bit"),
+    "job.optimizer.kind": Case("muon", {"job.optimizer": {"kind": "adam"}}),
+    "job.optimizer.moments": Case("bf16", {"job.optimizer": {"kind": "adam"}}),
+    "job.optimizer.master": Case("none", {"job.optimizer": {"kind": "adam"}}),
+    "job.optimizer.block": Case(2048, {"job.optimizer": {"kind": "adam-8bit"}}),
+    "job.optimizer.newton_schulz_steps": Case(3, {"job.optimizer": {"kind": "muon"}}),
+    "job.optimizer.tensor_parallel": Case("duplicated", {"job.optimizer": {"kind": "muon"}}),
+    "job.gradient_clipping": Case(True),
+    "job.frozen_layers": Case(2),
+    "job.lora.rank": Case(32, {"job.lora": {"rank": 16}}),
+    "job.lora.targets": Case(["qkv"], {"job.lora": {"rank": 16}}),
+    "job.packing.lengths": Case([256, 768], {"job.packing": {"lengths": [512, 512]}}),
+    "job.packing.mean": Case(256, {"job.packing": {"mean": 128}}),
+    "job.packing.distribution": Case("uniform", {"job.packing": {"mean": 128}}),
+    "job.packing.sigma": Case(0.5, {"job.packing": {"mean": 128, "distribution": "lognormal"}}),
     "job.total_tokens": Case(2**40),
     "job.price_per_gpu_hour": Case(2.5, {"job.total_tokens": 2**40}),
     "framework.name": Case("ours"),
@@ -291,6 +313,10 @@ CASES: dict[str, Case] = {
     "cluster.latency.nic": Case("20 us", WIDE),
     "cluster.latency.switch": Case("20 us"),
     "cluster.fabric": Case("roce", WIDE),
+    "cluster.host.link": Case("c2c", {**WIDE, **ON_HOST}),
+    "cluster.host.bandwidth": Case("10 GB/s", ON_HOST),
+    "cluster.host.memory": Case("4 TB", ON_HOST),
+    "cluster.host.memory_bandwidth": Case("50 GB/s", ON_HOST),
     "cluster.routing": Case("ecmp", {**WIDE, "cluster.shape": "leaf-spine", "cluster.oversubscription": 2}),
     "cluster.routing_seed": Case(7, HASHED),
     "cluster.dims": Case([8, 2], {"cluster.shape": "torus", "cluster.nodes_per_pod": None, "cluster.nodes": 16, **WIDE}),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import simulator as sim
+from simulator.config import feasible
+from simulator.errors import UserError
 from simulator.kernels import Gemm, Part, Rowwise
 from simulator.program.program import AnyOp, Collective, Compute, Purpose
 from simulator.simulation.memory_check import memory_of
@@ -20,9 +23,14 @@ TOKENS, HIDDEN, FFN, WIDTH = 2048, 512, 1408, 2
 """Of one microbatch of `small_model`, in bf16."""
 
 
-def cut(tp: int = 4, how: bool | str = "decomposed", *, framework: str = "none", dtype: str = "bf16", **plan: Any) -> Scenario:
+def cut(
+    tp: int = 4, how: bool | str = "decomposed", *, framework: str = "none", dtype: str = "bf16", frozen: int = 0, **plan: Any
+) -> Scenario:
     chosen = sim.Plan(tp=tp, dp=1, overlap=sim.Overlap(tp=how), **plan)  # type: ignore[arg-type]
-    cluster, job = small_cluster(max(1, tp * chosen.pp // 4)), sim.Job(TOKENS, 2 * chosen.pp, 1, dtype=dtype)
+    cluster, job = (
+        small_cluster(max(1, tp * chosen.pp // 4)),
+        sim.Job(TOKENS, 2 * chosen.pp, 1, dtype=dtype, frozen_layers=frozen),
+    )
     return scenario(small_model(layers=2), cluster, chosen, job, framework=sim.framework(framework))
 
 
@@ -107,6 +115,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "plain": {},
     "two ranks": {"tp": 2},
     "split backward": {"tp": 2, "pp": 2, "schedule": "zb-h1"},
+    "frozen layers": {"frozen": 1},
     "recomputed layers": {"recompute": "full"},
     "recomputed operators": {"recompute": sim.Recompute(ops=("mlp_norm", "mlp_up"))},
     "stopped early": {"recompute": sim.Recompute("full", early_stop=True)},
@@ -166,3 +175,7 @@ def test_a_framework_that_decomposes_does_so_where_tokens_are_shared() -> None:
     assert any(op.kind == "exchange" for op in ops_of(with_it) if isinstance(op, Collective))
     assert not any(op.kind == "exchange" for op in ops_of(without) if isinstance(op, Collective))
     assert any(op.detached for op in ops_of(without) if op.part is Part.WEIGHT_GRADIENT)
+    adapted = replace(with_it, job=replace(with_it.job, lora=sim.Lora()))
+    assert not any(op.kind == "exchange" for op in ops_of(adapted) if isinstance(op, Collective))
+    with pytest.raises(UserError, match=r"overlap.tp: adapters take whole tensors"):
+        feasible.check(replace(adapted, plan=cut().plan))

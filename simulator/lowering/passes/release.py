@@ -39,7 +39,7 @@ def _releasing(body: Body, forward: Body, *backward: Body) -> Body:
     for place, op in _with_places(reversed(body.ops)):
         if isinstance(op, Compute):
             last.setdefault(place, op.name)
-    end = next(op.name for op in reversed(body.ops) if isinstance(op, Compute))
+    end = next((op.name for op in reversed(body.ops) if isinstance(op, Compute)), body.ops[-1].name)
     freed: dict[str, int] = {}
     for place, held in held_bytes.items():
         name = last.get(place, end)
