@@ -28,7 +28,7 @@ def cut(
 ) -> Scenario:
     chosen = sim.Plan(tp=tp, dp=1, overlap=sim.Overlap(tp=how), **plan)  # type: ignore[arg-type]
     cluster, job = (
-        small_cluster(max(1, tp * chosen.pp // 4)),
+        small_cluster(max(1, tp * chosen.pp // 4), gpus_per_node=min(4, tp * chosen.pp)),
         sim.Job(TOKENS, 2 * chosen.pp, 1, dtype=dtype, frozen_layers=frozen),
     )
     return scenario(small_model(layers=2), cluster, chosen, job, framework=sim.framework(framework))
