@@ -47,6 +47,7 @@ from .passes.recompute import recompute
 from .passes.release import release_activations
 from .passes.shards import ShardedState
 from .passes.tensor_parallel import tensor_parallel
+from .passes.working_set import Sizes, working_sets
 from .passes.zero1 import zero1
 from .passes.zero3 import zero3
 from .roles import joined
@@ -99,6 +100,8 @@ def _lowered(
     if not framework.fusion.accumulation and (sharding.reduce != "each" or dp == 1):
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
     program = release_activations(recompute(program, plan.recomputation))
+    sizes = Sizes(element_bytes, framework.memory.logit_bytes, gradients_elsewhere=sharding.reduce == "each" and dp > 1)
+    program = working_sets(program, sizes)
     replicas = DataParallel(
         Replicas(dp, plan.copies_of_experts(dp)),
         overlaps=overlap.dp or sharding.kind not in ("none", "zero1"),

@@ -58,12 +58,14 @@ class RankMemory:
     """Buffers of the communicators."""
     fragmentation_bytes: int
     """Memory that the allocator reserves and cannot use."""
+    working_bytes: int = 0
+    """Tensors in use at the peak, beside the activations that are kept."""
 
     @property
     def static_bytes(self) -> int:
         """All memory except activations."""
         state = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
-        return state + self.overhead_bytes
+        return state + self.working_bytes + self.overhead_bytes
 
     @property
     def overhead_bytes(self) -> int:
@@ -107,7 +109,7 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
         optimized = -(-(parameters - of_experts) // shards.optimizer) + -(-of_experts // terms.expert_shards)
         own = [number for number, role in enumerate(program.roles) if role.pipeline == rank]
         orders = [[s.body for s in order] for order in steps] if bodies is None else [bodies[number] for number in own]
-        activations = max(_peak_bytes(usage[name] for name in order) for order in orders)
+        activations, all_tensors = (max(_peak_bytes(usage[name][i] for name in order) for order in orders) for i in (0, 1))
         result.append(
             RankMemory(
                 rank,
@@ -118,7 +120,8 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
                 activations,
                 ceil(terms.overhead.context_bytes + terms.reserved_bytes),
                 _nccl_bytes(program, rank, terms),
-                ceil(activations * terms.overhead.fragmentation_fraction),
+                ceil(all_tensors * terms.overhead.fragmentation_fraction),
+                all_tensors - activations,
             )
         )
     return tuple(result)
@@ -134,16 +137,16 @@ def bodies_of(layout: Layout, sample: Program) -> list[list[str]]:
     return found
 
 
-def _usage(body: Body) -> tuple[int, int]:
+def _usage(body: Body) -> tuple[tuple[int, int], tuple[int, int]]:
     """The largest number of bytes that a body adds to the bytes in use while the body runs, and the number of added bytes after
-    its end, which is negative if the body frees bytes that other bodies held.
+    its end, which is negative if the body frees bytes that other bodies held; without and with the working sets of operations.
     """
-    peak = alive = 0
+    peak = most = alive = 0
     for op in body.ops:
         alive += op.held_bytes
-        peak = max(peak, alive)
+        peak, most = max(peak, alive), max(most, alive + op.working_bytes)
         alive -= op.freed_bytes
-    return peak, alive
+    return (peak, alive), (most, alive)
 
 
 def _peak_bytes(order: Iterable[tuple[int, int]]) -> int:

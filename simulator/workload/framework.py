@@ -90,6 +90,9 @@ class MemoryOverhead(Declared):
     context_bytes: Annotated[BytesOrNone, "CUDA context: code of kernels, stacks, workspaces of libraries"] = 0.4 * GIB
     nccl_buffer_bytes: Annotated[BytesOrNone, "buffer per NCCL connection and channel (NCCL_BUFFSIZE), such as 4 MiB"] = 4.0 * MIB
     nccl_channels: Annotated[int, Limits(ge=1, le=64), "number of channels of each NCCL communicator"] = 16
+    logit_bytes: Annotated[
+        int, Limits(ge=4, le=32), "bytes per logit at the peak of the loss, with gradients and copies, such as 12 in PyTorch"
+    ] = 6
     fragmentation_fraction: Annotated[
         float, Limits(ge=0, le=1), Key("fragmentation"), "memory that the allocator cannot use, over the peak of activations"
     ] = 0.0

@@ -7,10 +7,13 @@ The last kernel of the pass frees the activations of a layer without a kernel in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from ...program.program import AnyOp, Body, Compute, Program
+from ...kernels import Gemm, Part
+from ...program.program import AnyOp, Body, Compute, Program, Purpose
+from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 Place = tuple[int, bool]
 """(layer within the stage or -1, whether the operation is in a layer or behind the layers)."""
@@ -22,19 +25,44 @@ def release_activations(program: Program) -> Program:
     for order in program.orders:
         calls = {(step.stage, step.microbatch, step.phase): step.body for step in order}
         for step in order:
-            if step.phase in ("B", "W") and bodies[step.body] is program.bodies[step.body]:
-                phases = "FB" if step.phase == "B" else "FIW"
-                names = (calls[step.stage, step.microbatch, phase] for phase in phases)
-                bodies[step.body] = _releasing(program.bodies[step.body], *(program.bodies[name] for name in names))
+            body = program.bodies[step.body]
+            if step.phase == FORWARD or bodies[step.body] is not body:
+                continue
+            phases = {BACKWARD: "FB", INPUT_GRADIENT: "FIW", WEIGHT_GRADIENT: "FIW"}.get(step.phase, "")
+            passes = [bodies[calls[step.stage, step.microbatch, phase]] for phase in phases]
+            if step.phase == INPUT_GRADIENT:
+                bodies[step.body] = _between(body, passes[0], passes[2])
+            elif passes:
+                bodies[step.body] = _releasing(body, lambda op: True, *passes)
     return replace(program, bodies=bodies)
 
 
-def _releasing(body: Body, forward: Body, *backward: Body) -> Body:
-    """A backward body that frees what all the bodies of its microbatch hold, itself included."""
+def _between(body: Body, forward: Body, weights: Body) -> Body:
+    """Input gradients that free what no weight gradient needs, and hold the gradients that weight gradients need."""
+    needed = {op.operator for op in weights.ops if op.part is Part.WEIGHT_GRADIENT}
+
+    def passes(op: AnyOp) -> bool:
+        """Whether the bytes of an operation are for input gradients only."""
+        alone = isinstance(op, Compute) and not op.expert and op.operator not in needed
+        return alone and op.purpose in (None, Purpose.RECOMPUTE)
+
+    freeing = _releasing(body, passes, forward, body)
+    return Body(tuple(replace(op, held_bytes=op.held_bytes + _gradient_bytes(op, needed)) for op in freeing.ops))
+
+
+def _gradient_bytes(op: AnyOp, needed: AbstractSet[str]) -> int:
+    """Bytes of the gradient of a result that a later weight gradient reads."""
+    kernel = op.kernel if isinstance(op, Compute) and op.part is Part.INPUT_GRADIENT and op.operator in needed else None
+    return int(kernel.batch * kernel.m * kernel.k * kernel.element_bytes) if isinstance(kernel, Gemm) else 0
+
+
+def _releasing(body: Body, frees: Callable[[AnyOp], bool], forward: Body, *backward: Body) -> Body:
+    """A backward body that frees what operations of the bodies of its microbatch hold, itself included."""
     held_bytes: dict[Place, int] = {}
     for ops in (forward.ops, *(one.ops[::-1] for one in backward)):
         for place, op in _with_places(ops):
-            held_bytes[place] = held_bytes.get(place, 0) + op.held_bytes - op.freed_bytes
+            if frees(op):
+                held_bytes[place] = held_bytes.get(place, 0) + op.held_bytes - op.freed_bytes
     last: dict[Place, str] = {}
     for place, op in _with_places(reversed(body.ops)):
         if isinstance(op, Compute):
