@@ -29,6 +29,7 @@ from ..program.program import Body, Collective, Compute, Program, Transfer
 from ..program.slot import FORWARD, KINDS, Layout, slots_of
 from ..units import KIB, MIB
 from ..workload.framework import MemoryOverhead
+from .gradients import at_the_end_bytes, copies_bytes
 
 MOMENT_BYTES = 8
 MASTER_BYTES = 4
@@ -84,6 +85,7 @@ class Terms:
     parameter_bytes: int
     """Bytes of a parameter between the passes; four where the master copy is the only one."""
     gradient_bytes: int
+    element_bytes: int
     shards: Shards
     expert_shards: int
     """Number of ranks that divide the optimizer state of an expert among them."""
@@ -109,19 +111,22 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
         optimized = -(-(parameters - of_experts) // shards.optimizer) + -(-of_experts // terms.expert_shards)
         own = [number for number, role in enumerate(program.roles) if role.pipeline == rank]
         orders = [[s.body for s in order] for order in steps] if bodies is None else [bodies[number] for number in own]
+        held, made = -(-parameters // shards.gradients), {"gradient_bytes": terms.gradient_bytes, "element_bytes": terms.element_bytes}
+        whole = terms.overhead.whole_gradients
+        update = at_the_end_bytes(held, optimized, whole=whole, **made)
         activations, all_tensors = (max(_peak_bytes(usage[name][i] for name in order) for order in orders) for i in (0, 1))
         result.append(
             RankMemory(
                 rank,
                 stages,
                 -(-parameters // shards.parameters) * terms.parameter_bytes + sum(op.kept_bytes for op in ops),
-                -(-parameters // shards.gradients) * terms.gradient_bytes,
+                held * terms.gradient_bytes + copies_bytes(held, whole=whole, **made),
                 optimized * state_bytes,
                 activations,
                 ceil(terms.overhead.context_bytes + terms.reserved_bytes),
                 _nccl_bytes(program, rank, terms),
-                ceil(all_tensors * terms.overhead.fragmentation_fraction),
-                all_tensors - activations,
+                ceil(all_tensors * terms.overhead.fragmentation_fraction) + (min(all_tensors, update) if whole else 0),
+                max(all_tensors, update) - activations,
             )
         )
     return tuple(result)

@@ -55,6 +55,7 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
     return Terms(
         parameter_bytes=MASTER_BYTES if is_master else scenario.job.element_bytes,
         gradient_bytes=scenario.framework.gradient_bytes,
+        element_bytes=scenario.job.element_bytes,
         shards=shards,
         expert_shards=plan.copies_of_experts(dp * plan.cp) * copies if shards.optimizer > 1 else 1,
         degrees=derived.mesh_of(scenario).sizes,

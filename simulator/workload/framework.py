@@ -93,6 +93,7 @@ class MemoryOverhead(Declared):
     logit_bytes: Annotated[
         int, Limits(ge=4, le=32), "bytes per logit at the peak of the loss, with gradients and copies, such as 12 in PyTorch"
     ] = 6
+    whole_gradients: Annotated[bool, "whether gradients of a whole stage are copied at once, as in DeepSpeed"] = False
     fragmentation_fraction: Annotated[
         float, Limits(ge=0, le=1), Key("fragmentation"), "memory that the allocator cannot use, over the peak of activations"
     ] = 0.0
