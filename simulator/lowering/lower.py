@@ -47,7 +47,7 @@ from .passes.recompute import recompute
 from .passes.release import release_activations
 from .passes.shards import ShardedState
 from .passes.tensor_parallel import tensor_parallel
-from .passes.working_set import Sizes, working_sets
+from .passes.working_set import Sizes, keep_results, working_sets
 from .passes.zero1 import zero1
 from .passes.zero3 import zero3
 from .roles import joined
@@ -99,8 +99,12 @@ def _lowered(
     program = quantise(program, narrow) if narrow else program
     if not framework.fusion.accumulation and (sharding.reduce != "each" or dp == 1):
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
-    program = release_activations(recompute(program, plan.recomputation))
-    sizes = Sizes(element_bytes, framework.memory.logit_bytes, gradients_elsewhere=sharding.reduce == "each" and dp > 1)
+    program = recompute(program, plan.recomputation)
+    sent_bytes = tokens * model.hidden * element_bytes // shares
+    program = keep_results(program, sent_bytes) if framework.memory.stage_results else program
+    program = release_activations(program)
+    logit_bytes = framework.memory.bytes_of_logit(plan.tp)
+    sizes = Sizes(element_bytes, logit_bytes, gradients_elsewhere=sharding.reduce == "each" and dp > 1)
     program = working_sets(program, sizes)
     replicas = DataParallel(
         Replicas(dp, plan.copies_of_experts(dp)),
@@ -127,7 +131,7 @@ def _lowered(
         )
         program = (zero3 if sharding.gathers else zero1)(program, state)
     program = cast_weights(program, narrow) if narrow else program
-    program = pipeline(program, tokens * model.hidden * element_bytes // shares)
+    program = pipeline(program, sent_bytes)
     program = program if overlap.pp else blocking(program, layout)
     return between_norms(program) if steps is None else repeat(program, steps)
 

@@ -87,7 +87,7 @@ def scenario_of(row: Row) -> tuple[dict[str, Any], list[str]]:
         raise UserError("tp, pp: blank, the row has no layout")
     facts = facts_of(row)
     profile, note = nearest_profile(row["framework_profile"], row["framework_date"])
-    batch = {"global_batch": count(row, "global_batch"), "microbatch_size": _count(row, "micro_batch", 1)}
+    batch = {"global_batch": count(row, "global_batch"), "microbatch_size": _count(row, "micro_batch", _usual_microbatch(row))}
     job = {"sequence_length": count(row, "seq_len"), **batch, "dtype": dtype_of(row)}
     scenario = {
         "model": model_of(row),
@@ -273,6 +273,12 @@ def dtype_of(row: Row) -> str:
 def _count(row: Row, column: str, usual: int) -> int:
     """The whole number in a cell, or the usual one for a blank cell."""
     return count(row, column) if row[column].strip() else usual
+
+
+def _usual_microbatch(row: Row) -> int:
+    """Sequences of a microbatch where a row states none: torchtitan makes as many microbatches as pipeline ranks, others one each."""
+    pp, dp = count(row, "pp"), _count(row, "dp", 1)
+    return max(1, count(row, "global_batch") // (dp * pp)) if pp > 1 and row["framework_profile"].startswith("torchtitan") else 1
 
 
 def _fact(facts: Mapping[str, str], name: str) -> int:

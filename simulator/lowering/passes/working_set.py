@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...kernels import FP32_BYTES, Gemm, Kernel, Part, Rowwise, Split
-from ...program.program import AnyOp, Body, Compute, Program, Purpose
+from ...program.program import ACTIVATION, AnyOp, Body, Compute, Program, Purpose
 from ...program.slot import FORWARD, KINDS
 
 LOSS = (Split.LOSS, Split.INNER)
@@ -41,6 +41,18 @@ def working_sets(program: Program, sizes: Sizes) -> Program:
             body = program.bodies[step.body]
             if step.phase in KINDS and bodies[step.body] is body:
                 bodies[step.body] = Body(tuple(_working(body, forward[step.stage, step.microbatch], sizes)))
+    return replace(program, bodies=bodies)
+
+
+def keep_results(program: Program, sent_bytes: int) -> Program:
+    """The program in which a stage keeps the result that it has sent until its backward pass."""
+    bodies = dict(program.bodies)
+    for order in program.orders:
+        for step in order:
+            sends = any(key[0] == ACTIVATION for _, key in step.outputs)
+            if step.phase == FORWARD and sends and bodies[step.body] is program.bodies[step.body]:
+                *ops, last = bodies[step.body].ops
+                bodies[step.body] = Body((*ops, replace(last, held_bytes=last.held_bytes + sent_bytes)))
     return replace(program, bodies=bodies)
 
 
