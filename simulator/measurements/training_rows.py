@@ -276,9 +276,11 @@ def _count(row: Row, column: str, usual: int) -> int:
 
 
 def _usual_microbatch(row: Row) -> int:
-    """Sequences of a microbatch where a row states none: torchtitan makes as many microbatches as pipeline ranks, others one each."""
-    pp, dp = count(row, "pp"), _count(row, "dp", 1)
-    return max(1, count(row, "global_batch") // (dp * pp)) if pp > 1 and row["framework_profile"].startswith("torchtitan") else 1
+    """Sequences of a microbatch where a row states none. torchtitan makes as many microbatches as there are pipeline ranks
+    (`pipeline_parallel_microbatches` in torchtitan/config_manager.py, 2024).
+    """
+    pp, is_torchtitan = count(row, "pp"), row["framework_profile"].startswith("torchtitan")
+    return max(1, count(row, "global_batch") // (_count(row, "dp", 1) * pp)) if pp > 1 and is_torchtitan else 1
 
 
 def _fact(facts: Mapping[str, str], name: str) -> int:

@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Self
 
 from ..kernels import Kernel, Part, Split
+from .holdings import Buffer
 
 COMPUTE = "compute"
 """The stream of a rank's own kernels. Communication runs on a stream per axis, transfers on one per edge and kind."""
@@ -85,6 +87,14 @@ class Op:
     """Memory that the op takes only while it runs."""
     kept_bytes: int = 0
     """Memory that the result of the op takes throughout a training step, however often the op runs."""
+    buffers: tuple[Buffer, ...] = ()
+    """The part of `held_bytes` and `freed_bytes` that is not activations."""
+
+    def holding(self, *buffers: Buffer) -> Self:
+        """The op that takes and frees these buffers too."""
+        held_bytes = self.held_bytes + sum(buffer.held_bytes for buffer in buffers)
+        freed_bytes = self.freed_bytes + sum(buffer.freed_bytes for buffer in buffers)
+        return replace(self, held_bytes=held_bytes, freed_bytes=freed_bytes, buffers=(*self.buffers, *buffers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

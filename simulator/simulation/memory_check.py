@@ -14,7 +14,8 @@ from ..config import derived
 from ..config.scenario import Scenario
 from ..errors import Infeasible
 from ..lowering.lower import lower
-from ..memory.account import MASTER_BYTES, RankMemory, Terms, account, bodies_of
+from ..memory.account import RankMemory, account, bodies_of
+from ..memory.items import MASTER_BYTES, Terms
 from ..program.slot import Layout
 from ..units import GIB, show_bytes
 

@@ -183,7 +183,20 @@ class Run(Summarised, Result):
 
 def memory_record(rank: RankMemory) -> dict[str, Any]:
     """The memory of a pipeline rank as plain data."""
-    return {**asdict(rank), "stage": rank.rank, "stages": list(rank.stages), "total_bytes": rank.total_bytes}
+    return {
+        "rank": rank.rank,
+        "stages": list(rank.stages),
+        "parameters_bytes": rank.parameters_bytes,
+        "gradients_bytes": rank.gradients_bytes,
+        "optimizer_bytes": rank.optimizer_bytes,
+        "activations_bytes": rank.activations_bytes,
+        "working_bytes": rank.working_bytes,
+        "context_bytes": rank.context_bytes,
+        "nccl_bytes": rank.nccl_bytes,
+        "fragmentation_bytes": rank.fragmentation_bytes,
+        "stage": rank.rank,
+        "total_bytes": rank.total_bytes,
+    }
 
 
 def _scenario_lines(run: Run) -> list[tuple[str, str]]:

@@ -90,6 +90,9 @@ class MemoryOverhead(Declared):
     context_bytes: Annotated[BytesOrNone, "CUDA context: code of kernels, stacks, workspaces of libraries"] = 0.4 * GIB
     nccl_buffer_bytes: Annotated[BytesOrNone, "buffer per NCCL connection and channel (NCCL_BUFFSIZE), such as 4 MiB"] = 4.0 * MIB
     nccl_channels: Annotated[int, Limits(ge=1, le=64), "number of channels of each NCCL communicator"] = 16
+    fragmentation_fraction: Annotated[
+        float, Limits(ge=0, le=1), Key("fragmentation"), "memory that the allocator cannot use, over the peak of activations"
+    ] = 0.0
     logit_bytes: Annotated[
         int, Limits(ge=4, le=32), "bytes per logit at the peak of the loss, with gradients and copies, such as 12 in PyTorch"
     ] = 6
@@ -98,9 +101,6 @@ class MemoryOverhead(Declared):
     ] = None
     stage_results: Annotated[bool, "whether a stage keeps its result, once sent, until its backward pass"] = False
     whole_gradients: Annotated[bool, "whether gradients of a whole stage are copied at once, as in DeepSpeed"] = False
-    fragmentation_fraction: Annotated[
-        float, Limits(ge=0, le=1), Key("fragmentation"), "memory that the allocator cannot use, over the peak of activations"
-    ] = 0.0
 
     def bytes_of_logit(self, tp: int) -> int:
         """Bytes per logit at the peak of the loss, for a vocabulary that `tp` ranks divide."""

@@ -97,6 +97,7 @@ def test_there_are_collectives_to_test() -> None:
     assert {k for m in MODULES.values() for k in m.KINDS} == set(MOVED)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("module, kind, nodes", CASES)
 class TestCollective:
     def test_its_lanes_are_together_its_rounds(self, module: ModuleType, kind: str, nodes: list[int]) -> None:

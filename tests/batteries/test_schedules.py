@@ -38,6 +38,7 @@ def test_in_flight_bounds_are_declared_and_reached(name: str) -> None:
         check_schedule(tight)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_whole_steps_replay_like_the_event_loop(name: str, chunks: int) -> None:

@@ -41,6 +41,7 @@ def test_a_shape_says_which_options_it_has(shape: str) -> None:
     assert hasattr(module, "fabric") or hasattr(module, "inside") or (hasattr(module, "wire") and hasattr(module, "route"))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("cluster", CASES + HASHES)
 def test_the_graph_is_whole_and_its_links_are_the_columns(cluster: Cluster) -> None:
     graph, wiring = cluster.graph, cluster.wiring
@@ -52,6 +53,7 @@ def test_the_graph_is_whole_and_its_links_are_the_columns(cluster: Cluster) -> N
     assert (wiring.latency_s > 0).all()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("cluster", CASES + HASHES)
 def test_links_are_alike_both_ways(cluster: Cluster) -> None:
     for a, b, link in cluster.graph.edges(data=True):
@@ -59,6 +61,7 @@ def test_links_are_alike_both_ways(cluster: Cluster) -> None:
         assert (back["capacity_bytes_per_s"], back["latency_s"]) == (link["capacity_bytes_per_s"], link["latency_s"])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("cluster", CASES + HASHES)
 def test_every_link_has_a_class(cluster: Cluster) -> None:
     wiring = cluster.wiring
@@ -68,6 +71,7 @@ def test_every_link_has_a_class(cluster: Cluster) -> None:
     assert sum(of.count for of in measure.link_classes(wiring)) == wiring.links
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("cluster", CASES + HASHES)
 def test_routes_lead_from_gpu_to_gpu(cluster: Cluster) -> None:
     pairs = pairs_of(cluster)
@@ -75,12 +79,14 @@ def test_routes_lead_from_gpu_to_gpu(cluster: Cluster) -> None:
         assert_leads(cluster, links, s, t)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("cluster", CASES + HASHES)
 def test_many_pairs_at_once_are_the_pairs_one_by_one(cluster: Cluster) -> None:
     pairs = pairs_of(cluster, most=60)
     assert routes(cluster, pairs) == [routes(cluster, [pair])[0] for pair in pairs]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("cluster", CASES)
 def test_no_route_is_longer_than_the_shortest_and_two_hops(cluster: Cluster) -> None:
     """PXN goes over the NVSwitch first; without relays a neighbour's NIC may be plugged in nearer than one's own."""
@@ -92,6 +98,7 @@ def test_no_route_is_longer_than_the_shortest_and_two_hops(cluster: Cluster) -> 
         assert not relayed or cluster.shape_name in ("rail-optimized", "wan")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("cluster", CASES)
 def test_the_other_way_is_as_long(cluster: Cluster) -> None:
     pairs = pairs_of(cluster)
@@ -99,6 +106,7 @@ def test_the_other_way_is_as_long(cluster: Cluster) -> None:
     assert [len(links) for links in there] == [len(links) for links in back]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("cluster", CASES + HASHES)
 def test_a_flow_over_a_covered_link_crosses_one_of_its_covers(cluster: Cluster) -> None:
     covers: dict[int, set[int]] = {}
@@ -110,6 +118,7 @@ def test_a_flow_over_a_covered_link_crosses_one_of_its_covers(cluster: Cluster) 
             assert link not in covers or covers[link] & set(links)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("cluster", CASES + HASHES)
 def test_the_relay_is_whose_nic_the_data_leaves_by(cluster: Cluster) -> None:
     wiring, per_node = cluster.wiring, cluster.gpus_per_node

@@ -150,6 +150,7 @@ def frame(run: Run, rank: int = 0) -> pd.DataFrame:
 # Leaving out launches
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "host",
     [QUICK, pytest.param(EAGER, marks=pytest.mark.slow), pytest.param(GRAPHED, marks=pytest.mark.slow), SYNCED],
@@ -348,6 +349,7 @@ def test_t8_6_waiting_for_a_launch_is_time_of_the_host() -> None:
     assert "launch overhead" not in dict(bare.summary)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("host", [EAGER, GRAPHED, SYNCED], ids=["eager", "graphed", "synced"])
 def test_t4_4_holds_with_a_host(plan: dict[str, Any], host: Host) -> None:

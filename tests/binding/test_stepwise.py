@@ -130,6 +130,7 @@ def test_a_ring_over_unequal_hops_is_as_the_closed_form_within_its_latencies(kin
 CLUSTERS = {"one node": one_node(5), "two nodes": grid(2, 4), "five nodes": grid(5, 3)}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("pieces", [1, 2, 7, 32])
 @pytest.mark.parametrize("where", CLUSTERS)
 @pytest.mark.parametrize("name, kind", PIPELINED)
@@ -288,6 +289,7 @@ UNLIKE = [
 RING_TOLERANCE = 0.2
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "kind", ["all_reduce", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("all_gather", "broadcast"))]
 )

@@ -52,6 +52,7 @@ def score(name: str) -> Any:
     return task.score_of(task.held_out())
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", fits())
 def test_held_out_sizes(name: str) -> None:
     found = score(name)
@@ -117,6 +118,7 @@ def report() -> Any:
     return compare_rows(kernels, csv_tables.read(TABLE), TABLE.name)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "gpu, op, percent",
     [
@@ -181,5 +183,6 @@ def test_what_was_measured_is_not_seen() -> None:
     assert [row.predicted for row in turned[::-1]] == [row.predicted for row in seen]
 
 
+@pytest.mark.slow
 def test_the_command_takes_the_table() -> None:
     assert run("kernels", TABLE).as_dict()["overall"]["n"] > 0

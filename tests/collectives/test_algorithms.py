@@ -118,6 +118,7 @@ def test_there_is_a_form_for_every_algorithm() -> None:
     assert set(FORMS) == {(name, kind) for name, module in MODULES.items() for kind in module.KINDS}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name, kind, n", CASES)
 def test_closed_form_by_the_rule(name: str, kind: str, n: int) -> None:
     rounds = MODULES[name].rounds(kind, np.zeros(n, dtype=int))
@@ -125,6 +126,7 @@ def test_closed_form_by_the_rule(name: str, kind: str, n: int) -> None:
     assert by_the_rule(MODULES[name], rounds, n, a, t) == pytest.approx(FORMS[name, kind](n, a, t), rel=1e-12)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name, kind, n", CASES)
 def test_closed_form_through_the_engine(name: str, kind: str, n: int) -> None:
     expected = FORMS[name, kind](n, LATENCY, S / BANDWIDTH)

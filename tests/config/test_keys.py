@@ -61,6 +61,7 @@ def test_every_key_has_a_case_and_every_case_a_key() -> None:
     assert set(FABRIC_CASES) <= known
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("key", [key for key in CASES if key not in cases.REFUSED | cases.WITHOUT_EFFECT])
 def test_another_value_shows(key: str) -> None:
     base, other = pair(CASES[key], key)
@@ -158,6 +159,7 @@ def times(fabric: dict[str, Any], folder: Path) -> Any:
     return found, from_mapping(step).simulate().step_time_interval_s
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("key", FABRIC_CASES)
 def test_another_value_of_a_fabric_shows(key: str, tmp_path: Path) -> None:
     case = FABRIC_CASES[key]

@@ -35,6 +35,7 @@ def test_a_fault_has_its_place_its_value_and_a_hint(case: str, tmp_path: Path) -
     refuses_plainly(said, file if bad.code == 2 else None)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("case", BAD)
 def test_in_json_the_same_is_said_once(case: str, tmp_path: Path) -> None:
     bad = BAD[case]

@@ -91,6 +91,7 @@ def test_no_jumps(kind: str, algorithm: str, place: tuple[int, int], inside: Ins
             assert above <= below * 1.03
 
 
+@pytest.mark.slow
 @given(kinds, algorithms, places, insides, networks, sizes)
 def test_the_wire_is_never_beaten(
     kind: str, algorithm: str, place: tuple[int, int], inside: Inside, across: Across, size: float
@@ -400,6 +401,7 @@ def test_reading_knots() -> None:
 # Files ----------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", fabric_files.names())
 def test_a_fabric_comes_back_from_its_text(name: str, tmp_path: Path) -> None:
     fabric = fabric_files.load(name)
@@ -590,6 +592,7 @@ def overall(errors: dict[tuple[str, str], list[float]], where: str) -> float:
     return median(abs(e) for (_, place), values in errors.items() if place == where for e in values)
 
 
+@pytest.mark.slow
 def test_what_ships_is_what_the_table_gives(make: ModuleType) -> None:
     built = make.build([row for row in make.measured(TABLE) if row.role == "fit"], laws=False)
     for name, fabric in built.fabrics.items():
@@ -628,6 +631,7 @@ def test_published_summaries_name_their_sources() -> None:
         assert YEAR.search(fact.source.rpartition(",")[2]), fact
 
 
+@pytest.mark.slow
 def test_the_report_lists_every_source_that_a_fabric_names() -> None:
     """And every row that is used has a line there: the rows of the table add up."""
     text = (ROOT / "results/collectives/report.md").read_text(encoding="utf-8")
@@ -645,6 +649,7 @@ def test_the_report_lists_every_source_that_a_fabric_names() -> None:
     assert fitted == sum(int(re.search(r"(\d+) points of", source)[1]) for source in shipped)  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_published_summaries_are_met() -> None:
     published = study_script("collectives", "published")
     errors = [abs(published.predicted(f, fabric_files.load, LAWS) / f.published - 1) for f in published.FACTS]

@@ -35,6 +35,7 @@ def test_by_hand(m: int, n: int, k: int, found: bool) -> None:
     assert widest_alone(HOPPER.sms, m, n, k) == found
 
 
+@pytest.mark.slow
 def test_one_wave_holds_them_and_not_as_many_squares() -> None:
     """Of 128 x 192 or 256 x 128 no more than there are multiprocessors, and of 128 x 128 more."""
     m, n, k = (

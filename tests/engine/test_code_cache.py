@@ -67,6 +67,7 @@ def with_other_content(file: Path) -> None:
     file.write_bytes(b"cos\nno_such_name\n.")
 
 
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize(
     "damage", [cut_short, emptied, with_a_bit_flipped, with_other_content], ids=lambda damage: damage.__name__
 )

@@ -156,6 +156,7 @@ def test_the_shared_cases_end_when_exact_rationals_say() -> None:
             assert end_s == pytest.approx(float(Fraction(flow["end_exact"])), rel=1e-9, abs=0), case["name"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("leaves", "spines", "flows", "seed"), [(2, 1, 40, 1), (4, 2, 64, 2), (8, 4, 96, 3), (10, 8, 128, 4), (10, 2, 128, 5)]
 )

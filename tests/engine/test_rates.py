@@ -79,6 +79,7 @@ def test_no_link_is_overfull_and_no_rate_could_be_higher(seed: int, n_flows: int
         assert rates[flow] == cap or limited
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_solving_again_only_what_changed_gives_what_solving_everything_gives(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -39,6 +39,7 @@ def test_every_task_of_random_plans_starts_and_ends_as_in_the_event_loop(of: Sce
         np.testing.assert_array_equal(one.end_ns, other.end_ns)
 
 
+@pytest.mark.thinned(2)
 @needs_numba
 @pytest.mark.parametrize("collectives", ["fluid", "stepwise"])
 def test_the_same_step_where_flows_are_hashed_or_sent_message_by_message(collectives: str) -> None:
@@ -93,6 +94,7 @@ def test_what_would_never_end_is_refused_with_its_cost(quick: bool, monkeypatch:
     assert ("extra 'fast'" in refused.value.hint) != quick
 
 
+@pytest.mark.slow
 @needs_numba
 def test_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "scenario.yaml"

@@ -77,6 +77,7 @@ def replace_solo(template: Any, solo_ns: Any) -> Any:
     return replace(template, solo_ns=solo_ns)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("point", SAMPLE, ids=str)
 def test_sample_of_the_grid(point: Point) -> None:
     both_of(point).assert_equal()

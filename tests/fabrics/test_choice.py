@@ -138,6 +138,7 @@ def test_generations_of_constants() -> None:
     assert [generation("", rate * GB) for rate in (900, 450, 300, 150)] == ["blackwell", "hopper", "ampere", "volta"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "dgx-b200", "aws-p5", "dgx1-v100", "l40s-pcie"])
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_whatever_is_taken_the_time_alone_is_that_of_the_fabric(name: str, nodes: int) -> None:
@@ -244,6 +245,7 @@ SPREAD_OVER = [
 ]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("name", "nodes"), SPREAD_OVER)
 def test_t7_8_auto_takes_as_long_as_the_algorithm_that_it_names(name: str, nodes: int) -> None:
     """For every cluster that ships, every kind of collective and sizes from 8 B to 8 GiB, to the nanosecond, provenance too."""

@@ -261,6 +261,7 @@ def assert_none_waits_for_ever(name: str, shape: Shape, **more: Any) -> None:
 SYNCED = Framework(host=HostTimes(kernel_s=2e-6, collective_s=5e-6), p2p_sync=True)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("blocks", [True, False], ids=["blocking", "overlapped"])
 def test_t1_10_no_schedule_waits_in_a_circle(name: str, blocks: bool) -> None:
@@ -269,6 +270,7 @@ def test_t1_10_no_schedule_waits_in_a_circle(name: str, blocks: bool) -> None:
         assert_none_waits_for_ever(name, shape, blocks=blocks)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_t1_10_nor_where_the_host_waits_too(name: str) -> None:
     for shape in grid(name, wide=False)[::3]:
@@ -283,6 +285,7 @@ def test_t1_10_on_a_wide_grid(name: str, more: dict[str, Any]) -> None:
         assert_none_waits_for_ever(name, shape, **more)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_t1_10_under_contention_folding_is_exact(name: str) -> None:
     shape = grid(name, wide=False)[-1]

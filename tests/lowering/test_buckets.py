@@ -44,6 +44,7 @@ def late_bucket_ns(run: Run, rank: int) -> dict[str, int]:
 LAYERNORM = {"norm": "layernorm", "bias": True, "gated_mlp": False, "activation": "gelu"}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("framework", ["none", "megatron-core-2025", "megatron-lm-2021", "torchtitan-2024"])
 @pytest.mark.parametrize("model", [{}, LAYERNORM], ids=["rmsnorm", "layernorm"])
 @pytest.mark.parametrize(

@@ -451,6 +451,7 @@ GRID: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", GRID)
 def test_folded_equals_unfolded_for_every_plan(name: str) -> None:
     chosen = of(GRID[name], dense_layers=1, shared_experts=1, **LATENT)

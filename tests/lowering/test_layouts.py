@@ -230,6 +230,14 @@ def test_t14_9_the_picture_of_64_gpus() -> None:
     assert np.flatnonzero(replica == 1).tolist() == [*range(16, 32)]
 
 
+def test_t14_9_the_scenario_of_the_picture_has_its_ranks() -> None:
+    rows = sim.load("three-axes-64xh100").simulate().timeline.to_pandas(range(0, 64, 4))
+    ran = rows[rows.stage >= 0].groupby("rank").stage.unique()
+    assert [stages.tolist() for stages in ran] == [[0], [1], [2], [3]] * 4
+    moved = rows[rows.kind.isin(["reduce_scatter", "all_gather"]) & (rows.stream == "dp")]
+    assert set(moved["rank"]) == set(range(0, 64, 4))
+
+
 def test_t14_9_ranks_run_on_the_gpus_of_a_placement() -> None:
     plan = sim.Plan(tp=4, pp=2)
     near, far = (scenario(plan=replace(plan, placement=gpus)) for gpus in ((*range(8),), (0, 4, 1, 5, 2, 6, 3, 7)))

@@ -282,6 +282,7 @@ PLANS: dict[str, dict[str, Any]] = {
 SOFTWARE = ["none", "megatron-core-2025", "torchtitan-2024"]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize(("kind", "fields"), GRID, ids=str)
 def test_every_combination_runs_or_is_refused_with_a_reason(kind: Any, fields: dict[str, Any], plan: str) -> None:

@@ -264,7 +264,7 @@ def test_the_note_is_on_stderr_and_the_table_has_every_class(tmp_path: Any) -> N
     for rank in trainsim("run", file, "--json").record["memory_by_stage"]:
         assert min(rank["context_bytes"], rank["nccl_bytes"]) > 0 == rank["fragmentation_bytes"]
         state = rank["parameters_bytes"] + rank["gradients_bytes"] + rank["optimizer_bytes"] + rank["activations_bytes"]
-        besides = rank["context_bytes"] + rank["nccl_bytes"] + rank["fragmentation_bytes"]
+        besides = rank["working_bytes"] + rank["context_bytes"] + rank["nccl_bytes"] + rank["fragmentation_bytes"]
         assert rank["total_bytes"] == state + besides
 
 

@@ -237,6 +237,7 @@ def test_t3_5_the_range_of_a_step_is_two_standard_errors_to_each_side() -> None:
     assert dict(run.summary)["step time"].endswith(f"{show_s(low)} to {show_s(high)} within two standard errors")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("batch", [8, 32, 256])
 def test_kernels_that_are_slower_move_the_step_as_the_band_says(batch: int) -> None:
     """One error for all kernels, and nothing else, with much of a bubble or little. Nearly: the last stage has the head, for

@@ -52,6 +52,7 @@ def times_of(of: Scenario, steps: int | None) -> tuple[Timeline, Any]:
     return Timeline(found.folded_times, found.folded), bound(of, steps).labels
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("framework", ["none", pytest.param("megatron-core-2025", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_t3_2_from_norm_to_norm_is_what_lies_between_two_norms_of_a_long_run(plan: dict[str, Any], framework: str) -> None:
@@ -81,6 +82,7 @@ def table(timeline: Timeline, labels: Labels, rank: int) -> pd.DataFrame:
     return pd.DataFrame(columns)[~labels.is_launch & (times.end_ns > times.start_ns)]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "plan",
     [*PLANS.values(), *(pytest.param(plan, marks=() if name == "split" else pytest.mark.slow) for name, plan in POST.items())],
@@ -163,6 +165,7 @@ def test_t3_4_where_nothing_repeats_the_mean_of_the_last_four_is_taken_and_said(
     assert "no pattern repeats" in found.text
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("framework", ["none", "megatron-core-2025"])
 @pytest.mark.parametrize("plan", SHARDED.values(), ids=SHARDED)
 def test_t3_3_a_layer_waits_for_its_own_bucket_of_the_step_before(plan: dict[str, Any], framework: str) -> None:

@@ -90,6 +90,7 @@ def test_t4_7_latency_and_links_are_the_exposed_time(name: str, way: str) -> Non
         assert 0 <= of_class["full_s"] <= of_class["waited_s"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("fabric", [NARROW, {}, {"fabric": "ndr-ib"}])
 def test_folded_or_not_the_same_is_waited_for(name: str, fabric: dict[str, Any]) -> None:
@@ -353,6 +354,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert re.fullmatch(r"nothing +- +0\.00% +-", next(line for line in lines if line.startswith("nothing")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["topology", "network"])
 def test_a_picture_is_written_before_a_reader_goes_away(tmp_path: Path, command: str) -> None:
     file, picture = tmp_path / "small.yaml", tmp_path / "picture.png"

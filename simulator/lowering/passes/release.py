@@ -7,7 +7,7 @@ The last kernel of the pass frees the activations of a layer without a kernel in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -33,21 +33,24 @@ def release_activations(program: Program) -> Program:
             if step.phase == INPUT_GRADIENT:
                 bodies[step.body] = _between(body, passes[0], passes[2])
             elif passes:
-                bodies[step.body] = _releasing(body, lambda op: True, *passes)
+                bodies[step.body] = _releasing(body, *passes)
     return replace(program, bodies=bodies)
 
 
 def _between(body: Body, forward: Body, weights: Body) -> Body:
     """Input gradients that free what no weight gradient needs, and hold the gradients that weight gradients need."""
     needed = {op.operator for op in weights.ops if op.part is Part.WEIGHT_GRADIENT}
-
-    def passes(op: AnyOp) -> bool:
-        """Whether the bytes of an operation are for input gradients only."""
-        alone = isinstance(op, Compute) and not op.expert and op.operator not in needed
-        return alone and op.purpose in (None, Purpose.RECOMPUTE)
-
-    freeing = _releasing(body, passes, forward, body)
-    return Body(tuple(replace(op, held_bytes=op.held_bytes + _gradient_bytes(op, needed)) for op in freeing.ops))
+    own = {op.operator: op.name for op in body.ops if isinstance(op, Compute) and op.part is Part.INPUT_GRADIENT}
+    last = _last_kernels(body)
+    freed: dict[str, int] = {}
+    for ops in (forward.ops, body.ops[::-1]):
+        for place, op in _with_places(ops):
+            is_for_weights = not isinstance(op, Compute) or op.expert or op.operator in needed
+            if op.purpose in (None, Purpose.RECOMPUTE) and not is_for_weights and (op.operator in own or place in last):
+                name = own.get(op.operator) or last[place]
+                freed[name] = freed.get(name, 0) + op.held_bytes - op.freed_bytes
+    holding = (replace(op, held_bytes=op.held_bytes + _gradient_bytes(op, needed)) for op in body.ops)
+    return _freeing(holding, freed)
 
 
 def _gradient_bytes(op: AnyOp, needed: AbstractSet[str]) -> int:
@@ -56,23 +59,33 @@ def _gradient_bytes(op: AnyOp, needed: AbstractSet[str]) -> int:
     return int(kernel.batch * kernel.m * kernel.k * kernel.element_bytes) if isinstance(kernel, Gemm) else 0
 
 
-def _releasing(body: Body, frees: Callable[[AnyOp], bool], forward: Body, *backward: Body) -> Body:
-    """A backward body that frees what operations of the bodies of its microbatch hold, itself included."""
+def _releasing(body: Body, forward: Body, *backward: Body) -> Body:
+    """A backward body that frees what all the bodies of its microbatch hold, itself included."""
     held_bytes: dict[Place, int] = {}
     for ops in (forward.ops, *(one.ops[::-1] for one in backward)):
         for place, op in _with_places(ops):
-            if frees(op):
-                held_bytes[place] = held_bytes.get(place, 0) + op.held_bytes - op.freed_bytes
-    last: dict[Place, str] = {}
-    for place, op in _with_places(reversed(body.ops)):
-        if isinstance(op, Compute):
-            last.setdefault(place, op.name)
+            held_bytes[place] = held_bytes.get(place, 0) + op.held_bytes - op.freed_bytes
+    last = _last_kernels(body)
     end = next(op.name for op in reversed(body.ops) if isinstance(op, Compute))
     freed: dict[str, int] = {}
     for place, held in held_bytes.items():
         name = last.get(place, end)
         freed[name] = freed.get(name, 0) + held
-    return Body(tuple(replace(op, freed_bytes=op.freed_bytes + freed[op.name]) if op.name in freed else op for op in body.ops))
+    return _freeing(body.ops, freed)
+
+
+def _last_kernels(body: Body) -> dict[Place, str]:
+    """The last kernel of each place in a backward body."""
+    last: dict[Place, str] = {}
+    for place, op in _with_places(reversed(body.ops)):
+        if isinstance(op, Compute):
+            last.setdefault(place, op.name)
+    return last
+
+
+def _freeing(ops: Iterable[AnyOp], freed: Mapping[str, int]) -> Body:
+    """A body whose operations also free bytes, by name."""
+    return Body(tuple(replace(op, freed_bytes=op.freed_bytes + freed[op.name]) if op.name in freed else op for op in ops))
 
 
 def _with_places(ops: Iterable[AnyOp]) -> Iterator[tuple[Place, AnyOp]]:

@@ -19,6 +19,7 @@ from itertools import zip_longest
 from ...kernels import Part, Rowwise
 from ...plan.mesh import REPLICAS
 from ...plan.plan import Sharding
+from ...program.holdings import Buffer, Holding
 from ...program.program import COMPUTE, AnyOp, Body, Collective, Communicator, Compute, Key, Program, Purpose, Step
 from ...program.slot import KINDS
 from .data_parallel import OPTIMIZER, REDUCED, Bucket, Replicas, bucket_of, parameters_by_stage, replica_count
@@ -131,12 +132,11 @@ def _reduced(body: Body, program: Program, state: ShardedState) -> Iterator[AnyO
     beside = state.overlaps and not at_end
     if state.copies and not beside:
         written = {name: [replace(op, after=None, detached=False) for op in ops] for name, ops in written.items()}
-    held, freed = _buffers(body, reductions, written, state, beside=beside) if state.copies and not at_end else ({}, {})
+    buffers = _buffers(body, reductions, written, state, beside=beside) if state.copies and not at_end else {}
     kept = (new for op in body.ops for new in (() if at_end and op.name in written else written.get(op.name, (op,))))
     late = (new for name in reversed(written) for new in written[name]) if at_end else ()
     for op in (*kept, *late):
-        more, less = held.get(op.name, 0), freed.get(op.name, 0)
-        yield replace(op, held_bytes=op.held_bytes + more, freed_bytes=op.freed_bytes + less) if more or less else op
+        yield op.holding(*buffers[op.name]) if op.name in buffers else op
 
 
 def _reduction(
@@ -176,8 +176,8 @@ def _reduction(
 
 def _buffers(
     body: Body, reductions: Sequence[Collective], written: Mapping[str, Sequence[AnyOp]], state: ShardedState, *, beside: bool
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes that operations take and free, by name: buffers of reductions, and gradients until they are in a buffer.
+) -> dict[str, list[Buffer]]:
+    """Buffers that operations take and free, by name: those of reductions, and gradients until they are in a buffer.
 
     The first kernel that adds to the gradients of a bucket takes their bytes, unless all gradients of the model are kept. The
     buffer of a reduce-scatter beside compute is free when the next bucket is ready, since the next copy waits for the collective.
@@ -189,15 +189,17 @@ def _buffers(
         if isinstance(op, Compute) and op.adds_gradient:
             bucket[op.name] = bucket_of(op)
             first.setdefault(bucket_of(op), op.name)
-    held: dict[str, int] = {}
-    freed: dict[str, int] = {}
+    buffers: dict[str, list[Buffer]] = {}
+
+    def held(holding: Holding, size_bytes: int, name: str, until: str) -> None:
+        buffers.setdefault(name, []).append(Buffer(holding, held_bytes=size_bytes))
+        buffers.setdefault(until, []).append(Buffer(holding, freed_bytes=size_bytes))
+
     for op, following in zip_longest(reductions, reductions[1:]):
         copy, scatter = written[op.name][:2]
-        held[copy.name] = op.payload_bytes
-        end = following.after[0] if beside and following and following.after else scatter.name
-        freed[end] = freed.get(end, 0) + op.payload_bytes
+        until = following.after[0] if beside and following and following.after else scatter.name
+        held(Holding.COMMUNICATION, op.payload_bytes, copy.name, until)
         if state.sharding.reduce == "each" and op.after:
             gradients_bytes = op.payload_bytes // state.reduced_bytes * state.element_bytes
-            held[first[bucket[op.after[0]]]] = gradients_bytes
-            freed[copy.name] = gradients_bytes
-    return held, freed
+            held(Holding.GRADIENTS, gradients_bytes, first[bucket[op.after[0]]], copy.name)
+    return buffers

@@ -2,8 +2,8 @@
 
 A forward operation reads its input and writes its result; what it keeps for the backward pass is held already. A backward
 operation reads the gradient of its result and writes that of its input. The gradient of a weight is a tensor of its own where no
-GEMM adds it to earlier gradients, and a table has a dense gradient in any case (PyTorch, `torch.nn.Embedding` with `sparse=False`;
-Megatron-LM, megatron/core/tensor_parallel/layers.py). Weights are no part of a working set.
+GEMM adds it to earlier gradients, and that of a table is always one, as large as the table (`torch.nn.Embedding` unless it is
+`sparse`; megatron/core/tensor_parallel/layers.py of NVIDIA/Megatron-LM). Weights are no part of a working set.
 
 The loss has copies of the logits of its own, whose number the framework states (`MemoryOverhead.logit_bytes`).
 """
@@ -76,9 +76,8 @@ def _working_bytes(op: Compute, first: Compute, sizes: Sizes, *, makes_gradient:
         return logits * max(0, sizes.logit_bytes - FP32_BYTES)
     if op.part is Part.FORWARD:
         return max(0.0, _tensors_bytes(op, kernel) - op.held_bytes)
-    if op.part is Part.WEIGHT_GRADIENT and not sizes.gradients_elsewhere:
-        if op.split is Split.LOOKUP or makes_gradient:
-            gradient_bytes = first.parameters * sizes.element_bytes
+    if op.part is Part.WEIGHT_GRADIENT and not sizes.gradients_elsewhere and (op.split is Split.LOOKUP or makes_gradient):
+        gradient_bytes = first.parameters * sizes.element_bytes
     if op.purpose is Purpose.ACCUMULATE:
         return gradient_bytes
     if op.part is Part.WEIGHT_GRADIENT and isinstance(kernel, Gemm):

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from ...kernels import Part, Rowwise
 from ...plan.plan import Sharding
+from ...program.holdings import Buffer, Holding
 from ...program.program import (
     COMPUTE,
     END,
@@ -138,8 +139,7 @@ def _with_gathers(
             communicator=group.name,
             kind="all_gather",
             payload_bytes=size_bytes,
-            held_bytes=passing_bytes,
-        )
+        ).holding(Buffer(Holding.GATHERED, passing_bytes))
         copy = Compute(
             name=f"{name} copy",
             streams=(COMPUTE,),
@@ -148,10 +148,8 @@ def _with_gathers(
             purpose=Purpose.COPY,
             part=Part.OPTIMIZER,
             kernel=Rowwise("copy", unit.parameters, 1, state.element_bytes, 2 * state.element_bytes),
-            held_bytes=passing_bytes,
-            freed_bytes=passing_bytes,
             kept_bytes=kept_bytes,
-        )
+        ).holding(Buffer(Holding.GATHERED, passing_bytes, passing_bytes))
         copies[k] = copy.name
         added.setdefault(at if state.overlaps else unit.first, []).append(gather)
         added.setdefault(unit.first, []).append(copy)
@@ -159,7 +157,7 @@ def _with_gathers(
     ops: list[AnyOp] = []
     for at, op in enumerate(body.ops):
         ops += added.get(at, ())
-        ops.append(replace(op, freed_bytes=op.freed_bytes + freed[at]) if at in freed else op)
+        ops.append(op.holding(Buffer(Holding.GATHERED, freed_bytes=freed[at])) if at in freed else op)
     return Body(tuple(ops))
 
 

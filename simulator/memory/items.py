@@ -1,0 +1,161 @@
+"""Items of the memory account that a rank holds throughout: each a number of bytes of a class, with the formula of the number.
+
+To count something more, yield one more item. What operations take and free is not here, but with them (`Op.held_bytes`).
+
+NCCL keeps buffers for every communicator: for each connection, channel and protocol. A ring or a chain of a tree connects a GPU
+with two neighbours at any size of the group, a transfer with its other end. For each connection every channel holds two
+allocations in pages of 2 MiB: one for receiving (a buffer for each of the three protocols), and one for sending. Source:
+NVIDIA/nccl 2.30 (5067397c), computeBuffSizes in src/init.cc, p2pSendSetup and p2pRecvSetup in src/transport/p2p.cc; the resulting
+allocations of 10 and of 2 MiB match NVIDIA/nccl#1685.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from ..plan.plan import Shards
+from ..program.holdings import Holding
+from ..program.program import AnyOp, Collective, Communicator, Compute, Program, Transfer
+from ..units import KIB, MIB, show_bytes
+from ..workload.framework import MemoryOverhead
+
+MOMENT_BYTES = 8
+MASTER_BYTES = 4
+FP32_BYTES = 4
+LL_BYTES = 512 * KIB
+"""Buffer of the low-latency protocol (LL): 8 lines of 16 bytes for each of 512 threads, in 8 steps."""
+LL128_BYTES = 120 * 640 * 8 * 8
+"""Buffer of the LL128 protocol (lines of 128 bytes): 120 words of 8 bytes for each of 640 threads, in 8 steps."""
+BUCKET_ELEMENTS = 500_000_000
+"""DeepSpeed's `reduce_bucket_size`."""
+PAGE_BYTES = 2 * MIB
+"""Page size for allocations that other processes map (CUDA_IPC_MIN)."""
+MOST_NEIGHBOURS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A line of the account: what the bytes are, of what, and the formula that gives their number."""
+
+    kind: Holding
+    what: str
+    formula: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The inputs of memory accounting besides the program."""
+
+    parameter_bytes: int
+    """Bytes of a parameter between the passes; four where the master copy is the only one."""
+    gradient_bytes: int
+    element_bytes: int
+    """Bytes of an activation, and of a gradient that autograd makes."""
+    shards: Shards
+    expert_shards: int
+    """Number of ranks that divide the optimizer state of an expert among them."""
+    degrees: Mapping[str, int]
+    """Degree of each axis of the mesh."""
+    overhead: MemoryOverhead
+    reserved_bytes: float = 0.0
+    """Bytes of a GPU's memory that the driver reserves."""
+
+
+def static_items(program: Program, rank: int, ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
+    """What a GPU of a pipeline rank holds throughout a step; `ops` are the forward operations of its stages."""
+    kernels = [op for op in ops if isinstance(op, Compute)]
+    experts = sum(op.parameters for op in kernels if op.expert)
+    whole = sum(op.parameters for op in kernels)
+    shards = terms.shards
+    weights = "weights" if terms.parameter_bytes < FP32_BYTES else "fp32 weights"
+    yield _per_parameter(Holding.PARAMETERS, weights, terms.parameter_bytes, whole, shards.parameters)
+    for size_bytes, units in Counter(op.kept_bytes for op in ops if op.kept_bytes).items():
+        yield Item(Holding.GATHERED, "units that stay", f"{size_bytes:,} bytes x {counted(units, 'unit')}", size_bytes * units)
+    yield _per_parameter(Holding.GRADIENTS, "gradients", terms.gradient_bytes, whole, shards.gradients)
+    if terms.overhead.whole_gradients and terms.gradient_bytes > terms.element_bytes:
+        yield _per_parameter(Holding.GRADIENTS, "gradients of a microbatch", terms.element_bytes, whole, shards.gradients)
+    for of, parameters, ranks in (("", whole - experts, shards.optimizer), (" of experts", experts, terms.expert_shards)):
+        if terms.parameter_bytes < FP32_BYTES:
+            yield _per_parameter(Holding.MASTER, f"fp32 weights{of}", MASTER_BYTES, parameters, ranks)
+        yield _per_parameter(Holding.MOMENTS, f"two moments of Adam{of}", MOMENT_BYTES, parameters, ranks)
+    context = f"{show_bytes(terms.overhead.context_bytes)}, and {show_bytes(terms.reserved_bytes)} that the driver keeps"
+    yield Item(Holding.CONTEXT, "CUDA and driver", context, ceil(terms.overhead.context_bytes + terms.reserved_bytes))
+    yield from _nccl_items(program, rank, terms)
+
+
+def passing_items(activations: int, tensors: int, ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
+    """What is in use at the peak beside the bytes of activations, and what the allocator reserves and cannot use.
+
+    `tensors` are the bytes of activations with working sets, at most. The largest tensors of the end of a step come when
+    activations are gone. Of those of whole stages the allocator takes none from the room that activations leave.
+    """
+    end, formula = _end_of_step(ops, terms)
+    yield Item(Holding.WORKSPACE, "kernels at the peak", f"{tensors - activations:,} bytes", tensors - activations)
+    yield Item(Holding.WORKSPACE, "gradients at the end of a step", f"{formula} - {tensors:,} bytes", max(0, end - tensors))
+    fraction = terms.overhead.fragmentation_fraction
+    reserved = f"{fraction:.1%} of {show_bytes(tensors)} that come and go"
+    yield Item(Holding.FRAGMENTATION, "allocator", reserved, ceil(tensors * fraction))
+    if terms.overhead.whole_gradients:
+        yield Item(Holding.FRAGMENTATION, "room of activations", f"{formula}, at most {tensors:,} bytes", min(end, tensors))
+
+
+def _end_of_step(ops: Sequence[AnyOp], terms: Terms) -> tuple[int, str]:
+    """Bytes that reductions of gradients and the optimizer take at the end of a step, and their formula.
+
+    An optimizer with an fp32 master copy reads gradients in fp32: of gradients in 16 bits it makes a copy of its share
+    (Megatron-LM, megatron/optimizer/optimizer.py, `_copy_model_grads_to_main_grads`). DeepSpeed (56c52238, 2022-04) works on the
+    gradients of a whole stage: its optimizer for bf16 keeps those of a microbatch beside the sum in fp32
+    (runtime/bf16_optimizer.py), of which it reduces a copy in bf16 (runtime/engine.py, `allreduce_bucket`); its ZeRO-1 reduces
+    gradients in 16 bits through a buffer of `reduce_bucket_size`, and flattens the share of a rank before the copy in fp32
+    (runtime/zero/stage_1_and_2.py).
+    """
+    kernels, whole = [op for op in ops if isinstance(op, Compute)], terms.overhead.whole_gradients
+    experts = sum(op.parameters for op in kernels if op.expert)
+    parameters = sum(op.parameters for op in kernels)
+    if terms.gradient_bytes == FP32_BYTES:
+        each = terms.element_bytes if whole and terms.element_bytes < FP32_BYTES else 0
+        share = -(-parameters // terms.shards.gradients)
+        return each * share, f"{each} bytes x {share:,} parameters"
+    share = -(-(parameters - experts) // terms.shards.optimizer) + -(-experts // terms.expert_shards)
+    each, bucket = (FP32_BYTES + terms.gradient_bytes, BUCKET_ELEMENTS * terms.gradient_bytes) if whole else (FP32_BYTES, 0)
+    buffered = f"{bucket:,} bytes + " if bucket else ""
+    return bucket + each * share, f"{buffered}{each} bytes x {share:,} parameters"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with a noun: `1 layer`, `8 microbatches`; without a noun the number alone."""
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{ending}" if noun else f"{number:,}"
+
+
+def _per_parameter(kind: Holding, what: str, bytes_each: int, parameters: int, shards: int) -> Item:
+    """Bytes for every parameter, divided among ranks."""
+    divided = f" / {shards:,} shards" if shards > 1 else ""
+    return Item(kind, what, f"{bytes_each} bytes x {parameters:,} parameters{divided}", -(-parameters // shards) * bytes_each)
+
+
+def _nccl_items(program: Program, rank: int, terms: Terms) -> Iterator[Item]:
+    """NCCL buffers of a GPU: for its neighbours in the groups of its collectives, and for each other end of its transfers."""
+    received = terms.overhead.nccl_buffer_bytes + LL_BYTES + LL128_BYTES
+    allocated = (ceil(received / PAGE_BYTES) + 1) * PAGE_BYTES
+    channels = terms.overhead.nccl_channels
+
+    def item(what: str, ends: int) -> Item:
+        formula = f"{allocated:,} bytes x {counted(channels, 'channel')} x {counted(ends, 'connection')}"
+        return Item(Holding.NCCL, what, formula, ends * channels * allocated)
+
+    used = dict.fromkeys(step.body for order in program.orders_of(rank) for step in order)
+    ops = [op for name in used for op in program.bodies[name].ops]
+    groups: dict[tuple[object, ...], Communicator] = {}
+    for group in (program.communicators[op.communicator] for op in ops if isinstance(op, Collective)):
+        # groups of the same ranks share a communicator of the library
+        groups.setdefault((group.axes, group.pipeline and frozenset(group.pipeline), group.size, group.stride), group)
+    for group in groups.values():
+        degrees = terms.degrees if group.pipeline is None else {**terms.degrees, "pp": len(set(group.pipeline))}
+        yield item(group.name, min(MOST_NEIGHBOURS, (group.size or prod(degrees[axis] for axis in group.axes)) - 1))
+    transfers = {end for op in ops if isinstance(op, Transfer) for end in program.communicators[op.communicator].pipeline or ()}
+    yield item("transfers between stages", len(transfers - {rank}))

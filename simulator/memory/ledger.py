@@ -1,0 +1,117 @@
+"""Ledger: which operations took the bytes that a microbatch holds on a stage.
+
+Operations say how many bytes they free, but of activations not whose. They free activations of their own operator first, then
+those of their layer, the latest first. The last kernel of a layer frees all that is left of the layer, so that this order matters
+only within a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ..errors import InvariantBroken
+from ..kernels import Part
+from ..program.holdings import Holding
+from ..program.program import AnyOp, Collective, Purpose, Stage, Step
+
+BUFFERS = {
+    Holding.GATHERED: "units in flight",
+    Holding.COMMUNICATION: "buffers of reductions",
+    Holding.GRADIENTS: "gradients before their reduction",
+}
+"""What the buffers of a class are called in items; others are called by their class."""
+
+Passing = tuple[int, int, int]
+"""A microbatch on a stage: training step, stage, microbatch."""
+Chain = tuple[str, ...]
+"""The bodies that a microbatch has begun on a stage, in their order."""
+
+
+class Held(NamedTuple):
+    """Bytes that an operation took, of a class, as a buffer or as activations."""
+
+    kind: Holding
+    op: AnyOp
+    is_buffer: bool
+    size_bytes: int
+
+    @property
+    def what(self) -> str:
+        """The operator in words, the same in every layer."""
+        if self.is_buffer:
+            return BUFFERS.get(self.kind, self.kind.value)
+        name = self.op.operator or self.op.name
+        operator = name.split(".", 1)[-1] if self.op.layer >= 0 else name
+        if isinstance(self.op, Collective):
+            return f"{operator}, other ranks"
+        if self.op.part is not Part.FORWARD:
+            return f"{operator}, gradients"
+        return f"{operator}, repeated" if self.op.purpose is Purpose.RECOMPUTE else operator
+
+
+class Ledger:
+    """What a microbatch holds on a stage, operation by operation."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._held: dict[int, Held] = {}
+        self._count = 0
+        self._behind_layers = not stage.embedding
+
+    @property
+    def held(self) -> Iterable[Held]:
+        return self._held.values()
+
+    def begin(self, op: AnyOp) -> list[Held]:
+        """What an operation takes."""
+        self._behind_layers |= op.layer >= 0
+        of_head = self._behind_layers and op.layer < 0 and op.part is Part.FORWARD
+        kind = Holding.LOGITS if of_head else Holding.ACTIVATIONS
+        rest = Held(Holding.COMMUNICATION if isinstance(op, Collective) else kind, op, False, op.held_bytes)
+        taken = [Held(buffer.kind, op, True, buffer.held_bytes) for buffer in op.buffers]
+        taken.append(rest._replace(size_bytes=op.held_bytes - sum(held.size_bytes for held in taken)))
+        self._held |= {self._count + i: held for i, held in enumerate(taken) if held.size_bytes}
+        self._count += len(taken)
+        return taken
+
+    def end(self, op: AnyOp) -> list[Held]:
+        """What an operation frees."""
+        freed = [part for buffer in op.buffers for part in self._free(buffer.freed_bytes, self._buffers(buffer.kind))]
+        return freed + self._free(op.freed_bytes - sum(part.size_bytes for part in freed), self._activations(op))
+
+    def _buffers(self, kind: Holding) -> list[int]:
+        """The buffers of a class, the earliest first."""
+        return [number for number, held in self._held.items() if held.is_buffer and held.kind is kind]
+
+    def _activations(self, op: AnyOp) -> list[int]:
+        """What is held besides buffers, in the order in which an operation frees it."""
+
+        def near(number: int) -> tuple[bool, bool, bool, int]:
+            own = self._held[number].op
+            return bool(op.operator) and own.operator == op.operator, own.layer == op.layer, isinstance(own, Collective), number
+
+        return sorted((number for number, held in self._held.items() if not held.is_buffer), key=near, reverse=True)
+
+    def _free(self, size_bytes: int, order: Iterable[int]) -> list[Held]:
+        """Takes bytes away from what is held, in the given order."""
+        freed = []
+        for number in order:
+            if not size_bytes:
+                break
+            held = self._held.pop(number)
+            freed.append(held._replace(size_bytes=min(size_bytes, held.size_bytes)))
+            if left_bytes := held.size_bytes - freed[-1].size_bytes:
+                self._held[number] = held._replace(size_bytes=left_bytes)
+            size_bytes -= freed[-1].size_bytes
+        if size_bytes:
+            raise InvariantBroken(f"{size_bytes} bytes are freed that the microbatch does not hold")
+        return freed
+
+
+def chains_of(steps: Iterable[Step]) -> Iterator[tuple[Passing, Chain]]:
+    """For each step of a rank the microbatch on a stage, and the bodies that it has begun by then."""
+    begun: dict[Passing, Chain] = {}
+    for step in steps:
+        key = step.iteration, step.stage, step.microbatch
+        begun[key] = (*begun.get(key, ()), step.body)
+        yield key, begun[key]
