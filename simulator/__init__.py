@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .errors import Infeasible as Infeasible
     from .errors import UserError as UserError
     from .figures.gantt import gantt as gantt
+    from .figures.memory_plot import memory_plot as memory_plot
     from .figures.trace import trace as trace
     from .plan.plan import Fidelity as Fidelity
     from .plan.plan import Moe as Moe
@@ -69,6 +70,7 @@ _WHERE = {
     "kernel": "study.kernel_time",
     "load": "simulation.runnable",
     "memory": "study.step_views",
+    "memory_plot": "figures.memory_plot",
     "model": "config.load",
     "network": "study.step_views",
     "scenario": "simulation.runnable",

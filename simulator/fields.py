@@ -200,8 +200,8 @@ def form(hint: Any) -> Form:
         parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
         if get_origin(hint) is Annotated:
             notes, hint = (*hint.__metadata__, *notes), hint.__origin__
-        elif len(parts) == 2 and parts[1] is type(None):
-            hint, optional = parts[0], True
+        elif type(None) in parts:
+            hint, optional = Union[tuple(part for part in parts if part is not type(None))], True  # noqa: UP007
         else:
             break
     origin = get_origin(hint) or hint

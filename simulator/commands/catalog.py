@@ -23,6 +23,7 @@ AUTOMATIC = {
     "plan.moe.nodes_per_token": "all nodes of the group",
     "plan.group": "the schedule's own choice",
     "plan.placement": "rank r on GPU r",
+    **dict.fromkeys(("plan.sharding", "plan.recompute"), "as the framework does"),
     **dict.fromkeys(("job.total_tokens", "job.price_per_gpu_hour"), "none: one step is reported"),
     **{f"plan.overlap.{axis}": "as the framework does" for axis in ("dp", "tp", "pp")},
     "framework.attention": "the usual one of the GPU",

@@ -1,4 +1,4 @@
-"""`trainsim memory`: the memory of every pipeline rank, by class and over time."""
+"""`trainsim memory`: the memory of every pipeline rank, by class and over time, and that of one rank explained."""
 
 from __future__ import annotations
 
@@ -7,26 +7,56 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import Infeasible
-from ..units import show_bytes, show_s
-from ._show import json_option, long_option, print_json, print_notes, print_table, progress, scenario_argument
+from ..units import GIB, show_bytes, show_s
+from ._show import (
+    Count,
+    json_option,
+    long_option,
+    picture_path,
+    print_json,
+    print_notes,
+    print_pairs,
+    print_table,
+    progress,
+    say,
+    scenario_argument,
+)
 
 if TYPE_CHECKING:
+    from ..study.memory_explained import MemoryExplained
     from ..study.step_views import MemoryReport
 
 
 @click.command("memory", short_help="Show the memory of every pipeline rank.")
 @scenario_argument
+@click.option("--explain", is_flag=True, help="Show every term of one rank at its peak, with its formula.")
+@click.option("--rank", type=Count(0), help="Pipeline rank to explain.  [default: the fullest]")
+@click.option("--plot", metavar="FILE", callback=picture_path, help="Draw the memory over time as PNG, SVG or PDF.")
 @long_option
 @json_option
-def command(scenario: str, settings: tuple[str, ...], trust: bool, long: bool, as_json: bool) -> None:
+def command(
+    scenario: str, settings: tuple[str, ...], trust: bool, explain: bool, rank: int | None, plot: str | None, long: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Show the memory of every pipeline rank of SCENARIO by class, and the time of its peak. Exit code 3 if it does not fit."""
     from ..simulation.memory_check import remedies
     from ..simulation.runnable import load_one
     from ..study.step_views import memory
 
+    if rank is not None and not explain:
+        raise click.UsageError("--rank says which rank --explain explains, and does nothing without it")
     with progress("simulating") as expect:
         report = memory(load_one(scenario, settings, trust=trust), long=long, expect=expect)
-    print_json(report.as_dict()) if as_json else _print_table(report)
+    if plot is not None:
+        from ..figures.drawing import save
+        from ..figures.memory_plot import memory_plot
+
+        save(memory_plot(report.run), plot)
+    if as_json:
+        print_json((report.explain(rank) if explain else report).as_dict())
+    else:
+        _print_terms(report.explain(rank)) if explain else _print_table(report)
+        print_pairs([("picture", plot)]) if plot else None
     print_notes(report.run.notes)
     if report.over_gib and as_json:
         raise click.exceptions.Exit(Infeasible.exit_code)
@@ -55,3 +85,21 @@ def _print_table(report: MemoryReport) -> None:
     ]
     title = f"{report.run.scenario.model.name}, one GPU of each pipeline rank, of {show_bytes(report.capacity_bytes)}"
     print_table(headers, rows, right=range(len(headers)), title=title)
+    say(report.verdict)
+
+
+def _print_terms(shown: MemoryExplained) -> None:
+    total_bytes = shown.memory.total_bytes
+    rows = []
+    for kind, items in shown.classes.items():
+        rows.append([kind.value, "", *_amount(sum(item.size_bytes for item in items), total_bytes)])
+        rows += [[f"  {item.what}", item.formula, *_amount(item.size_bytes, total_bytes)] for item in items]
+    rows.append(["total", "", *_amount(total_bytes, total_bytes)])
+    title = f"{shown.run.scenario.model.name}, a GPU of pipeline rank {shown.memory.rank} at its peak"
+    print_table(["term", "formula", "GiB", "share"], rows, right=(2, 3), title=title)
+    print_pairs(shown.summary)
+
+
+def _amount(size_bytes: int, total_bytes: int) -> tuple[str, str]:
+    """A number of bytes in GiB, and its share of the total."""
+    return f"{size_bytes / GIB:,.2f}", f"{size_bytes / total_bytes:.1%}"

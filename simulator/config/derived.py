@@ -8,7 +8,7 @@ import numpy as np
 
 from ..engine.task import Array
 from ..plan.mesh import REPLICAS, Mesh
-from ..plan.plan import Plan
+from ..plan.plan import Plan, Recompute
 from ..program.slot import Shape, as_taken
 from .scenario import Scenario
 
@@ -27,6 +27,17 @@ def replicas(scenario: Scenario) -> int:
 def microbatches(scenario: Scenario) -> int:
     """Microbatches of one replica in one step."""
     return max(1, scenario.job.global_batch // (data_parallel_degree(scenario) * scenario.job.microbatch_size))
+
+
+def with_usual_plan(scenario: Scenario) -> Scenario:
+    """The scenario, with sharding and recomputation as its framework chooses them where its plan leaves them open."""
+    plan, usual = scenario.plan, scenario.framework.plan
+    if plan.sharding is None:
+        plan = replace(plan, sharding=usual.sharding if replicas(scenario) > 1 else "none")
+    if plan.recompute is None:
+        every = usual.recompute_every
+        plan = replace(plan, recompute=usual.recompute if every == 1 else Recompute(usual.recompute, every=every))
+    return scenario if plan is scenario.plan else replace(scenario, plan=plan)
 
 
 def schedule_shape(scenario: Scenario) -> Shape:

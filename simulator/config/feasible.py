@@ -22,7 +22,7 @@ from ..workload.job import DTYPES, ELEMENT_BYTES, Job
 from ..workload.model import Model
 from . import catalog, user_code
 from .cluster_file import ClusterFile
-from .derived import data_parallel_degree, mesh_of, microbatches, parts_of_heads, placed, schedule_shape
+from .derived import data_parallel_degree, mesh_of, microbatches, parts_of_heads, placed, schedule_shape, with_usual_plan
 from .document import Document, place_of
 from .expert_rules import faults_of_experts
 from .memory_rules import faults_of_recomputed_layers, faults_of_recomputed_operators, faults_of_sharding
@@ -41,10 +41,14 @@ OPTIONS = {"group": (None, "interleaved"), "splits": (1, "seq-1f1b"), "memory_li
 Found = Iterator[Contradiction]
 
 
-def check(scenario: Scenario) -> None:
-    """Raises `UserError` with every fault of the scenario, each with its place in the file if the value came from a file."""
+def check(scenario: Scenario) -> Scenario:
+    """Checks a scenario, and returns it with what its framework chooses where its plan leaves it open.
+
+    Raises `UserError` with every fault of the scenario, each with its place in the file if the value came from a file.
+    """
     marks = Document({}, scenario.marks)
     _well_formed(scenario, marks)
+    scenario = with_usual_plan(scenario)
     cheap: tuple[Callable[[Scenario], Found], ...] = (
         _degrees, _batch, _divisions, _shared_sequences, faults_of_experts, faults_of_sharding, _order, _placed, _disturbed_ranks,
     )  # fmt: skip
@@ -53,6 +57,7 @@ def check(scenario: Scenario) -> None:
     if found:
         placed = ((name, message, hint, marks.where_of_several(place_of(name), message)) for name, message, hint in found)
         raise UserError(faults=[Fault(f"{name}: {message}", hint, where) for name, message, hint, where in placed])
+    return scenario
 
 
 def _well_formed(scenario: Scenario, marks: Document) -> None:

@@ -192,7 +192,7 @@ def _plan(row: Row, facts: Mapping[str, str]) -> dict[str, Any]:
     if ep > 1 and tp > 1 and (count(row, "gpus") % (tp * ep * pp) or facts.get("dispatcher") == "deepep"):
         plan["etp"] = 1
     for name, value in (("sharding", _sharding(row, facts)), ("recompute", _recompute(row, facts)), ("overlap", _overlap(facts))):
-        if value not in ("none", {}):
+        if value:
             plan[name] = value
     return {**plan, **_layout(row, facts, pp * plan.get("chunks", 1)), **_of_facts(facts)}
 
@@ -224,7 +224,8 @@ def _of_facts(facts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _sharding(row: Row, facts: Mapping[str, str]) -> object:
-    kind, more = word(row, "sharding", SHARDINGS, "none"), dict[str, object]()
+    """The sharding of a row; empty, as the framework does, for a blank cell."""
+    kind, more = word(row, "sharding", SHARDINGS, ""), dict[str, object]()
     if facts.get("zero_group", "all") != "all":
         more["group"] = _fact(facts, "zero_group")
     elif kind == "hsdp":
@@ -235,7 +236,8 @@ def _sharding(row: Row, facts: Mapping[str, str]) -> object:
 
 
 def _recompute(row: Row, facts: Mapping[str, str]) -> object:
-    return CHECKPOINTS.get(facts.get("activation_checkpoint", "")) or word(row, "recompute", RECOMPUTE, "none")
+    """The recomputation of a row; empty, as the framework does, for a blank cell."""
+    return CHECKPOINTS.get(facts.get("activation_checkpoint", "")) or word(row, "recompute", RECOMPUTE, "")
 
 
 def _overlap(facts: Mapping[str, str]) -> dict[str, bool]:

@@ -131,11 +131,14 @@ def _peak_bytes(order: Iterable[tuple[int, int]]) -> int:
     return peak
 
 
-def over_time(role: int, static_bytes: int, timeline: Timeline, labels: Labels, iterations: range) -> tuple[Array, Array]:
+def over_time(
+    role: int, static_bytes: Array, changes: Array, timeline: Timeline, labels: Labels, iterations: range
+) -> tuple[Array, Array]:
     """Times in nanoseconds, and the bytes that any rank of a role holds from each time on, in the given training steps.
 
-    An operation holds bytes from its start, and frees bytes at its end. The forward pass of a pair that runs together holds all
-    its bytes from the start of the pair, without use of the bytes that the backward pass frees meanwhile.
+    `changes` are the bytes that each row takes at its start and adds at its end, less than none, of one class or of several, of
+    which `static_bytes` are held throughout. The forward pass of a pair that runs together holds all its bytes from the start of
+    the pair, without use of the bytes that the backward pass frees meanwhile.
     """
     at = int(np.flatnonzero(timeline.expansion.skeleton.program == role)[0])
     tasks = timeline.expansion.tasks_of(at)
@@ -144,10 +147,16 @@ def over_time(role: int, static_bytes: int, timeline: Timeline, labels: Labels, 
     first = np.full(len(labels.steps), np.iinfo(np.int64).max)
     np.minimum.at(first, labels.step[labels.is_compute], start[labels.is_compute])
     begins = np.where(paired, first[labels.step], start)
-    change = np.array([[op.held_bytes, -op.freed_bytes] for op in labels.ops])[labels.op].T.ravel()
+    change = changes.swapaxes(0, 1).reshape(2 * len(tasks), -1)
     ns, row = np.concatenate([begins, end]), np.tile(np.arange(len(tasks)), 2)
     order = np.lexsort((row, ns))
-    order = order[change[order] != 0]
-    alive = np.cumsum(change[order])
+    order = order[change[order].any(axis=1)]
+    alive = np.cumsum(change[order], axis=0)
     counted = np.isin(labels.iteration[row[order]], iterations)
-    return np.append(0, ns[order][counted]), np.append(static_bytes, static_bytes + alive[counted])
+    return np.append(0, ns[order][counted]), np.vstack([static_bytes, static_bytes + alive[counted]])
+
+
+def all_changes(labels: Labels) -> Array:
+    """The bytes that each row takes at its start and adds at its end, whatever they are: an array of (rows, 2, 1)."""
+    changes: Array = np.array([[[op.held_bytes], [-op.freed_bytes]] for op in labels.ops])[labels.op]
+    return changes

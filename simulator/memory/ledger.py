@@ -8,12 +8,16 @@ only within a layer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import NamedTuple
+
+import numpy as np
 
 from ..errors import InvariantBroken
 from ..kernels import Part
 from ..program.holdings import Holding
-from ..program.program import AnyOp, Collective, Purpose, Stage, Step
+from ..program.labels import Array, Labels
+from ..program.program import AnyOp, Collective, Program, Purpose, Stage, Step
 
 BUFFERS = {
     Holding.GATHERED: "units in flight",
@@ -41,13 +45,7 @@ class Held(NamedTuple):
         """The operator in words, the same in every layer."""
         if self.is_buffer:
             return BUFFERS.get(self.kind, self.kind.value)
-        name = self.op.operator or self.op.name
-        operator = name.split(".", 1)[-1] if self.op.layer >= 0 else name
-        if isinstance(self.op, Collective):
-            return f"{operator}, other ranks"
-        if self.op.part is not Part.FORWARD:
-            return f"{operator}, gradients"
-        return f"{operator}, repeated" if self.op.purpose is Purpose.RECOMPUTE else operator
+        return words_of(self.op)
 
 
 class Ledger:
@@ -108,6 +106,17 @@ class Ledger:
         return freed
 
 
+def words_of(op: AnyOp) -> str:
+    """The operator of an operation in words, the same in every layer."""
+    name = op.operator or op.name
+    operator = name.split(".", 1)[-1] if op.layer >= 0 else name
+    if isinstance(op, Collective):
+        return f"{operator}, other ranks"
+    if op.part is not Part.FORWARD:
+        return f"{operator}, gradients"
+    return f"{operator}, repeated" if op.purpose is Purpose.RECOMPUTE else operator
+
+
 def chains_of(steps: Iterable[Step]) -> Iterator[tuple[Passing, Chain]]:
     """For each step of a rank the microbatch on a stage, and the bodies that it has begun by then."""
     begun: dict[Passing, Chain] = {}
@@ -115,3 +124,33 @@ def chains_of(steps: Iterable[Step]) -> Iterator[tuple[Passing, Chain]]:
         key = step.iteration, step.stage, step.microbatch
         begun[key] = (*begun.get(key, ()), step.body)
         yield key, begun[key]
+
+
+def changes_by_class(program: Program, labels: Labels) -> tuple[tuple[Holding, ...], Array]:
+    """The bytes that each row of a role takes at its start and adds at its end: classes, and an array of (rows, 2, classes)."""
+    ends = accumulate(len(body.ops) for body in program.bodies.values())
+    begin = dict(zip(program.bodies, (0, *ends), strict=False))
+    numbers: dict[tuple[int, Chain], int] = {}
+    of_step = [numbers.setdefault((stage, chain), len(numbers)) for (_, stage, _), chain in chains_of(labels.steps)]
+    cases, case = np.unique(np.array(of_step)[labels.step] * len(labels.ops) + labels.op, return_inverse=True)
+    place = {number: at for at, number in enumerate(cases.tolist())}
+    found: dict[tuple[Holding, int, int], int] = {}
+    for (stage, chain), number in numbers.items():
+        first = number * len(labels.ops) + begin[chain[-1]]
+        for i, change in enumerate(_changes(program, program.stages[stage], chain)):
+            for column, (sign, parts) in enumerate(zip((1, -1), change, strict=True)):
+                for part in parts:
+                    key = part.kind, place[first + i], column
+                    found[key] = found.get(key, 0) + sign * part.size_bytes
+    kinds = tuple(kind for kind in Holding if any(kind is one for one, *_ in found))
+    table = np.zeros((len(cases), 2, len(kinds)), dtype=np.int64)
+    for (kind, at, column), size_bytes in found.items():
+        table[at, column, kinds.index(kind)] = size_bytes
+    return kinds, table[case.ravel()]
+
+
+def _changes(program: Program, stage: Stage, chain: Chain) -> list[tuple[list[Held], list[Held]]]:
+    """What each operation of the last body of a chain takes and frees."""
+    ledger = Ledger(stage)
+    bodies = [[(ledger.begin(op), ledger.end(op)) for op in program.bodies[name].ops] for name in chain]
+    return bodies[-1]

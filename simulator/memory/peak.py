@@ -48,10 +48,11 @@ class _Part(NamedTuple):
             each = f"{tokens:,} tokens x {self.size_bytes // tokens:,} bytes"
         noun = "" if self.is_buffer or self.kind is Holding.COMMUNICATION else "microbatch"
         alike = Counter((layer >= 0, count) for (_, layer), count in places.items())
-        times = [_times(number, in_layers, count, noun) for (in_layers, count), number in alike.items()]
+        single = noun if len(alike) == 1 else ""
+        times = [_times(number, in_layers, count, single) for (in_layers, count), number in alike.items()]
+        factor = times[0] if len(times) == 1 else f"({' + '.join(times)}) {noun and noun + 'es'}".rstrip()
         if len(times) > MOST_SUMMANDS:
-            times = [f"{sum(places.values())} layers of microbatches"]
-        factor = times[0] if len(times) == 1 else f"({' + '.join(times)})"
+            factor = f"{sum(places.values())} layers of microbatches"
         return Item(self.kind, self.what, f"{each} x {factor}", self.size_bytes * sum(places.values()))
 
 

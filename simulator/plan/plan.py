@@ -227,10 +227,13 @@ class Plan(Declared):
         Literal["synchronised", "post-validated"],
         "synchronised: every rank waits for the global gradient norm; post-validated: it waits for its own gradients only",
     ] = "synchronised"
-    sharding: Annotated[Sharding | Kind, "model state that data-parallel ranks divide among them"] = "none"
+    sharding: Annotated[
+        Sharding | Kind | None, "model state that data-parallel ranks divide among them; None: as the framework does"
+    ] = None
     recompute: Annotated[
-        Recompute | Literal["none", "selective", "full"], "activations that the backward pass recomputes instead of keeping them"
-    ] = "none"
+        Recompute | Literal["none", "selective", "full"] | None,
+        "activations that the backward pass recomputes instead of keeping them; None: as the framework does",
+    ] = None
     rank_order: Annotated[str, Text("rank_order"), "axes of parallelism, the fastest varying first"] = "tp-cp-ep-dp-pp"
     placement: Annotated[tuple[Rank, ...] | None, "GPU of every rank, in the order of the ranks; None: rank r is GPU r"] = None
     overlap: Annotated[Overlap, "which communication may run beside compute"] = field(default_factory=Overlap)
@@ -260,7 +263,7 @@ class Plan(Declared):
     @property
     def full_sharding(self) -> Sharding:
         """The sharding with every field that the plan leaves open, except the group and the number format."""
-        given = self.sharding if isinstance(self.sharding, Sharding) else Sharding(self.sharding)
+        given = self.sharding if isinstance(self.sharding, Sharding) else Sharding(self.sharding or "none")
         each = given.kind in ("zero2", "zero3") or (given.gathers and self.pp == 1)
         reshard = self.pp == 1 if given.reshard is None else given.reshard
         return replace(given, reshard=reshard, reduce=given.reduce or ("each" if each else "last"))
@@ -282,7 +285,7 @@ class Plan(Declared):
     @property
     def recomputation(self) -> Recompute:
         """The field `recompute`, also where it is a word."""
-        return self.recompute if isinstance(self.recompute, Recompute) else Recompute(self.recompute)
+        return self.recompute if isinstance(self.recompute, Recompute) else Recompute(self.recompute or "none")
 
 
 @documented

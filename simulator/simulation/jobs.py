@@ -134,10 +134,10 @@ def _placed(tenancy: Tenancy) -> list[_Placed]:
     """The jobs of a cluster, after the scenario of each has been checked."""
     placed, one_step = [], has_transitions(tenancy.perturb)
     for tenant in tenancy.tenants:
-        feasible.check(tenant.scenario)
-        site = site_of(replace(tenant.scenario, cluster=tenancy.cluster, perturb=tenancy.perturb))
-        least_steps = ONE_STEP if one_step else LEAST_STEPS[tenant.scenario.plan.optimizer]
-        placed.append(_Placed(tenant, site, layout_of(tenant.scenario), least_steps))
+        scenario = feasible.check(tenant.scenario)
+        site = site_of(replace(scenario, cluster=tenancy.cluster, perturb=tenancy.perturb))
+        least_steps = ONE_STEP if one_step else LEAST_STEPS[scenario.plan.optimizer]
+        placed.append(_Placed(replace(tenant, scenario=scenario), site, layout_of(scenario), least_steps))
     return placed
 
 

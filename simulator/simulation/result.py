@@ -18,11 +18,13 @@ from ..config.scenario import Scenario
 from ..costs.kernels.estimator import PricedKernels
 from ..engine.timeline import Timeline
 from ..errors import UserError, must_be
-from ..memory.account import RankMemory, over_time
+from ..memory.account import RankMemory, all_changes, over_time
+from ..memory.ledger import changes_by_class
 from ..metrics import Array, Observation, Window, bubble, mfu, observe
 from ..metrics.idle import BUSY, OPTIMIZER, TimeByCause, imbalance
 from ..metrics.idle import measure as time_by_cause
 from ..metrics.mfu import CONVENTION
+from ..program.holdings import Holding
 from ..program.labels import Labels
 from ..program.program import HOST, Program
 from ..units import TFLOP, seconds
@@ -159,7 +161,23 @@ class Result:
 
     def role_memory_over_time(self, role: int) -> tuple[Array, Array]:
         """Seconds since the start of the measured steps, and bytes that a rank of a role holds from each time on."""
-        observed, labels = self.observation, self.labels[role]
-        static_bytes, iterations = self.memory[labels.pipeline].static_bytes, observed.window.iterations
-        ns, held = over_time(role, static_bytes, observed.timeline, labels, iterations)
+        labels = self.labels[role]
+        times, held = self._over_time(role, np.array([self.memory[labels.pipeline].static_bytes]), all_changes(labels))
+        return times, held[:, 0]
+
+    def memory_by_class(self, rank: int) -> tuple[Array, dict[Holding, Array]]:
+        """As `memory_over_time`, with the bytes of each class of memory apart."""
+        roles = [number for number, role in enumerate(self.program.roles) if role.pipeline == rank]
+        role = max(roles, key=lambda role: int(self.role_memory_over_time(role)[1].max()))
+        kinds, changes = changes_by_class(self.program, self.labels[role])
+        throughout = {kind: self.memory[rank].bytes_of(kind) for kind in Holding}
+        times, held = self._over_time(role, np.array([throughout[kind] for kind in kinds]), changes)
+        over_time = dict(zip(kinds, held.T, strict=True))
+        every = {kind: over_time.get(kind, np.full(len(times), throughout[kind])) for kind in Holding}
+        return times, {kind: of_kind for kind, of_kind in every.items() if of_kind.any()}
+
+    def _over_time(self, role: int, static_bytes: Array, changes: Array) -> tuple[Array, Array]:
+        """Seconds since the start of the measured steps, and the bytes of each of several classes from each time on."""
+        observed = self.observation
+        ns, held = over_time(role, static_bytes, changes, observed.timeline, self.labels[role], observed.window.iterations)
         return (ns - observed.from_ns).clip(0) * seconds(1), held

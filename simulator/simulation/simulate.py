@@ -93,7 +93,7 @@ def simulate_scenario(
     schedule = getattr(scenario.plan, "schedule", None)
     if catalog.is_code(schedule):  # the scenario was written in Python: files were looked at when they were read
         scenario = replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
-    feasible.check(scenario)
+    scenario = feasible.check(scenario)
     prices = prices_of(scenario)
     site = site_of(scenario, prices)
     layout = layout_of(scenario, site)

@@ -16,6 +16,7 @@ from ..simulation.run import Run, memory_record
 from ..simulation.runnable import load_one
 from ..simulation.simulate import simulate_scenario
 from ..units import GIB, show_bytes
+from .memory_explained import MemoryExplained, explained, verdict
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,12 +40,21 @@ class MemoryReport(Summarised):
         return tuple(self.run.memory_over_time(rank.rank) for rank in self.run.memory)
 
     @property
+    def verdict(self) -> str:
+        """Whether the fullest GPU has enough memory, and by how much."""
+        return verdict(self.run.peak_memory_bytes, self.run.scenario.cluster.gpu)
+
+    def explain(self, rank: int | None = None) -> MemoryExplained:
+        """Every term of a pipeline rank at its peak, by default of the fullest one."""
+        return explained(self.run, rank)
+
+    @property
     def summary(self) -> list[tuple[str, str]]:
         peaks = [
             (f"rank {rank.rank}", f"{show_bytes(rank.total_bytes)}, {show_bytes(rank.activations_bytes)} of it activations")
             for rank in self.run.memory
         ]
-        return [*peaks, ("capacity", show_bytes(self.capacity_bytes))]
+        return [*peaks, ("capacity", f"{show_bytes(self.capacity_bytes)}: {self.verdict}")]
 
     def as_dict(self) -> dict[str, Any]:
         """The content of `trainsim memory --json`."""

@@ -1,5 +1,5 @@
 """Framework of a run: fused kernels, host times of launches, treatment of gradients and of narrow number formats, overlaps,
-memory overhead.
+sharding and recomputation where a plan leaves them open, memory overhead.
 
 All values are configuration that is known before a run; no value is fitted to step times. The default, `none`, has launches of
 zero time and runs every operator as one kernel. Files in workloads/frameworks describe existing software.
@@ -84,6 +84,20 @@ class Overlaps(Declared):
 
 @documented
 @dataclass(frozen=True, slots=True)
+class UsualPlan(Declared):
+    """Parts of a plan that the framework chooses where a plan leaves them open."""
+
+    sharding: Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp"], "state that data-parallel ranks divide"] = "none"
+    recompute: Annotated[Literal["none", "selective", "full"], "activations that the backward pass recomputes"] = "none"
+    recompute_every: Annotated[int, Limits(ge=1, le=2**10), "every so many-th layer of a stage recomputes"] = 1
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if self.recompute == "none" and self.recompute_every > 1:
+            yield "recompute_every", ": nothing is recomputed", "leave it out, or recompute: full"
+
+
+@documented
+@dataclass(frozen=True, slots=True)
 class MemoryOverhead(Declared):
     """GPU memory that software takes besides its tensors."""
 
@@ -123,6 +137,7 @@ class Framework(Declared):
     host: Annotated[HostTimes, "times of launches on the host"] = field(default_factory=HostTimes)
     low_precision: Annotated[LowPrecision, "use of formats of eight or four bits"] = field(default_factory=LowPrecision)
     overlap: Annotated[Overlaps, "communication beside compute, if the plan says nothing"] = field(default_factory=Overlaps)
+    plan: Annotated[UsualPlan, "sharding and recomputation, if the plan says nothing"] = field(default_factory=UsualPlan)
     memory: Annotated[MemoryOverhead, "GPU memory besides tensors"] = field(default_factory=MemoryOverhead)
 
     comments: ClassVar[Mapping[str, Any]] = {"sources": dict[str, str]}

@@ -11,7 +11,7 @@ import pytest
 import simulator as sim
 from simulator.errors import UserError
 from simulator.simulation.runnable import RunnableScenario as Scenario
-from simulator.workload.framework import Framework, Fusion, HostTimes, LowPrecision, MemoryOverhead, Overlaps
+from simulator.workload.framework import Framework, Fusion, HostTimes, LowPrecision, MemoryOverhead, Overlaps, UsualPlan
 
 
 def scenario(plan: sim.Plan | None = None, perturb: tuple[sim.Perturb, ...] = (), fabric: str = "") -> Scenario:
@@ -126,7 +126,13 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "host": (software(), SLOW_HOST),
         "low_precision": (software("fp8"), LowPrecision(scaling="current")),
         "overlap": (software(), Overlaps(tp=True)),
+        "plan": (software(), UsualPlan(recompute="full")),
         "memory": (software(), MemoryOverhead(fragmentation_fraction=0.1)),
+    },
+    UsualPlan: {
+        "sharding": (software(), "zero1"),
+        "recompute": (software(), "full"),
+        "recompute_every": (software(plan=UsualPlan(recompute="full")), 2),
     },
     MemoryOverhead: {
         "context_bytes": (software(), 1e9),
@@ -199,6 +205,7 @@ INNER: dict[type[Any], tuple[str, str]] = {
     HostTimes: ("framework", "host"),
     LowPrecision: ("framework", "low_precision"),
     Overlaps: ("framework", "overlap"),
+    UsualPlan: ("framework", "plan"),
     MemoryOverhead: ("framework", "memory"),
 }
 

@@ -252,6 +252,21 @@ def test_t9_8_overlap_is_the_plans_and_else_the_frameworks() -> None:
     assert scenario().as_dict()["plan"]["overlap"] == {"dp": True, "tp": False, "pp": True, "ep": False, "cp": True}
 
 
+def test_t9_8_sharding_and_recomputation_are_the_plans_and_else_the_frameworks() -> None:
+    base = replace(scenario(), framework=sim.framework("torchtitan-2025"))
+
+    def taken(**plan: Any) -> tuple[Any, Any]:
+        found = replace(base, plan=sim.Plan(**plan)).simulate().scenario.plan
+        return found.full_sharding.kind, found.recomputation
+
+    assert taken(dp=8) == ("fsdp", sim.Recompute("full", every=2))
+    assert taken(dp=8, sharding="zero1", recompute="none") == ("zero1", sim.Recompute())
+    assert taken(tp=8) == ("none", sim.Recompute("full", every=2))
+    record = replace(base, plan=sim.Plan(dp=8)).simulate().as_dict()["scenario"]["plan"]
+    assert (record["sharding"], record["recompute"]["scope"]) == ("fsdp", "full")
+    assert scenario().simulate().scenario.plan.full_sharding.kind == "none"
+
+
 def test_a_scenario_names_a_framework_and_changes_its_fields(tmp_path: Path) -> None:
     file = tmp_path / "scenario.yaml"
     file.write_text(SMALL + "framework: {name: torchtitan-2024, host: {kernel: 7 us}}\n")

@@ -33,7 +33,7 @@ def test_a_row_is_a_scenario() -> None:
             "gpu": "a100-80gb", "gpus_per_node": 8, "nodes": 2, "intra_node": "NVSwitch 300 GB/s", "shape": "rail-optimized",
             "nodes_per_pod": 2, "inter_node": "8x200 Gbit/s",
         },
-        "plan": {"tp": 2, "pp": 2, "cp": 1, "sequence_parallel": True, "sharding": "zero1"},
+        "plan": {"tp": 2, "pp": 2, "cp": 1, "sequence_parallel": True, "sharding": "zero1", "recompute": "none"},
         "job": {"sequence_length": 1024, "global_batch": 64, "microbatch_size": 2, "dtype": "bf16"},
         "framework": {"name": "megatron-core-2025"},
     }  # fmt: skip

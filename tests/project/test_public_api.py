@@ -28,6 +28,7 @@ PUBLIC = (
     "kernel",
     "load",
     "memory",
+    "memory_plot",
     "model",
     "network",
     "scenario",
