@@ -62,7 +62,7 @@ def test_the_curve_peaks_at_the_peak_and_ends_where_it_began() -> None:
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2"])
 def test_t11_1_weight_gradients_need_less_than_input_gradients(schedule: str) -> None:
-    """Counted by hand from the timeline: up by the end of each F, down by the end of each I to what W reads, down by W to nothing.
+    """Counted by hand from the timeline: up by the end of each F, down by the end of each I to what W reads, by W to nothing.
 
     W reads the inputs of linear layers and the gradients of their results; of the head also those of the logits.
     """
@@ -74,7 +74,8 @@ def test_t11_1_weight_gradients_need_less_than_input_gradients(schedule: str) ->
         rows = rows[(rows.stream == "compute") & rows.phase.isin(["F", "I", "W"])].groupby(["phase", "microbatch"])
         began, kept_from, ends = rows.start_ns.min()["F"], rows.end_ns.max()["F"], rows.end_ns.max()
         alive = [
-            int((began < ns).sum() - (ends["I"] < ns).sum()) * kept + int((ends["I"] < ns).sum() - (ends["W"] < ns).sum()) * passed
+            int((began < ns).sum() - (ends["I"] < ns).sum()) * kept
+            + int((ends["I"] < ns).sum() - (ends["W"] < ns).sum()) * passed
             for ns in kept_from
         ]
         # a slot I holds the first gradient before it frees anything

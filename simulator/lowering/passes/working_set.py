@@ -83,7 +83,8 @@ def _working_bytes(op: Compute, first: Compute, sizes: Sizes, *, makes_gradient:
     if op.part is Part.WEIGHT_GRADIENT and isinstance(kernel, Gemm):
         # m inputs, n outputs, k tokens: the gradient of the result and, already made, that of the input
         return gradient_bytes + kernel.batch * kernel.k * (kernel.m + kernel.n) * kernel.element_bytes
-    return gradient_bytes + max(0.0, _tensors_bytes(op, kernel) - first.held_bytes)
+    kept_bytes = 0 if isinstance(kernel, Gemm) and op.split is not Split.HEADS else first.held_bytes
+    return gradient_bytes + max(0.0, _tensors_bytes(op, kernel) - kept_bytes)
 
 
 def _tensors_bytes(op: Compute, kernel: Kernel) -> float:
