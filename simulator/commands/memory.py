@@ -38,7 +38,10 @@ def command(
     scenario: str, settings: tuple[str, ...], trust: bool, explain: bool, rank: int | None, plot: str | None, long: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Show the memory of every pipeline rank of SCENARIO by class, and the time of its peak. Exit code 3 if it does not fit."""
+    """Show the memory of every pipeline rank of SCENARIO by class, and the time of its peak. Exit code 3 if it does not fit.
+
+    With --explain the term of an operator is what the operator keeps for its gradients: mostly its input.
+    """
     from ..simulation.memory_check import remedies
     from ..simulation.runnable import load_one
     from ..study.step_views import memory

@@ -225,7 +225,7 @@ def _of_facts(facts: Mapping[str, str]) -> dict[str, Any]:
 
 def _sharding(row: Row, facts: Mapping[str, str]) -> object:
     """The sharding of a row; empty, as the framework does, for a blank cell."""
-    kind, more = word(row, "sharding", SHARDINGS, ""), dict[str, object]()
+    kind, more = _word(row, "sharding", SHARDINGS), dict[str, object]()
     if facts.get("zero_group", "all") != "all":
         more["group"] = _fact(facts, "zero_group")
     elif kind == "hsdp":
@@ -237,7 +237,7 @@ def _sharding(row: Row, facts: Mapping[str, str]) -> object:
 
 def _recompute(row: Row, facts: Mapping[str, str]) -> object:
     """The recomputation of a row; empty, as the framework does, for a blank cell."""
-    return CHECKPOINTS.get(facts.get("activation_checkpoint", "")) or word(row, "recompute", RECOMPUTE, "")
+    return CHECKPOINTS.get(facts.get("activation_checkpoint", "")) or _word(row, "recompute", RECOMPUTE)
 
 
 def _overlap(facts: Mapping[str, str]) -> dict[str, bool]:
@@ -270,6 +270,11 @@ def dtype_of(row: Row) -> str:
         return "fp8_block" if gpu_of(row).startswith("h") else "mxfp8"
     has_bf16 = row["framework_date"] >= BF16_SINCE and gpu_of(row).partition("-")[0] not in WITHOUT_BF16
     return row["dtype"].strip().lower() or ("bf16" if has_bf16 else "fp16")
+
+
+def _word(row: Row, column: str, known: tuple[str, ...]) -> str:
+    """The word in a cell, which is one of the known words or empty."""
+    return word(row, column, known) if row[column].strip() else ""
 
 
 def _count(row: Row, column: str, usual: int) -> int:

@@ -148,7 +148,9 @@ def provenance_lines(kernels: Mapping[str, float], collectives: Mapping[str, flo
     listed = []
     for what, shares in (("kernels", kernels), ("collectives", collectives)):
         if any(share for name, share in shares.items() if name not in BEST):
-            listed += [f"{what} {', '.join(f'{_percent(share)} {name}' for name, share in shares.items() if share)}"]
+            words = [f"{_percent(share)} {name}" for name, share in shares.items() if share]
+            beyond = f" ({words.pop()})" if what == "kernels" and shares.get("extrapolated") else ""
+            listed += [f"{what} {', '.join(words)}{beyond}"]
     return [("provenance", "; ".join(listed))] if listed else []
 
 

@@ -156,8 +156,7 @@ class Result:
 
         Where the ranks of a coordinate have several roles, that of the largest peak counts.
         """
-        roles = [number for number, role in enumerate(self.program.roles) if role.pipeline == rank]
-        return max(map(self.role_memory_over_time, roles), key=lambda curve: int(curve[1].max()))
+        return self.role_memory_over_time(self._fullest_role(rank))
 
     def role_memory_over_time(self, role: int) -> tuple[Array, Array]:
         """Seconds since the start of the measured steps, and bytes that a rank of a role holds from each time on."""
@@ -167,14 +166,18 @@ class Result:
 
     def memory_by_class(self, rank: int) -> tuple[Array, dict[Holding, Array]]:
         """As `memory_over_time`, with the bytes of each class of memory apart."""
-        roles = [number for number, role in enumerate(self.program.roles) if role.pipeline == rank]
-        role = max(roles, key=lambda role: int(self.role_memory_over_time(role)[1].max()))
+        role = self._fullest_role(rank)
         kinds, changes = changes_by_class(self.program, self.labels[role])
         throughout = {kind: self.memory[rank].bytes_of(kind) for kind in Holding}
         times, held = self._over_time(role, np.array([throughout[kind] for kind in kinds]), changes)
         over_time = dict(zip(kinds, held.T, strict=True))
         every = {kind: over_time.get(kind, np.full(len(times), throughout[kind])) for kind in Holding}
         return times, {kind: of_kind for kind, of_kind in every.items() if of_kind.any()}
+
+    def _fullest_role(self, rank: int) -> int:
+        """The role of a pipeline coordinate with the largest peak."""
+        roles = [number for number, role in enumerate(self.program.roles) if role.pipeline == rank]
+        return max(roles, key=lambda role: int(self.role_memory_over_time(role)[1].max())) if len(roles) > 1 else roles[0]
 
     def _over_time(self, role: int, static_bytes: Array, changes: Array) -> tuple[Array, Array]:
         """Seconds since the start of the measured steps, and the bytes of each of several classes from each time on."""

@@ -61,6 +61,8 @@ class MemoryExplained(Summarised):
     def slot(self) -> str:
         """The slot of the peak in words, and the operation that takes the last bytes."""
         step, op = self.peak.step, self.peak.op
+        if step.stage < 0:
+            return step.phase
         stage = self.run.program.stages[step.stage]
         layer = f"layer {stage.first_layer + op.layer} " if op.layer >= 0 else ""
         slot = f"{PASSES.get(step.phase, step.phase)} of microbatch {step.microbatch} on stage {stage.number}"
@@ -69,10 +71,14 @@ class MemoryExplained(Summarised):
     @property
     def summary(self) -> list[tuple[str, str]]:
         held, share = self.memory.activations_bytes, self.memory.activations_bytes / self.memory.total_bytes
+        stages = f" on {len(self.memory.stages)} stages" if len(self.memory.stages) > 1 else ""
         return [
             ("peak", f"{show_bytes(self.memory.total_bytes)} at {show_s(self.at_s)}"),
             ("reached in", self.slot),
-            ("in flight", f"{counted(self.peak.microbatches, 'microbatch')} with {show_bytes(held)}, {share:.0%} of the peak"),
+            (
+                "in flight",
+                f"{counted(self.peak.microbatches, 'microbatch')}{stages} with {show_bytes(held)}, {share:.0%} of the peak",
+            ),
             ("most of it", self._most),
             ("capacity", f"{show_bytes(self.capacity_bytes)}: {verdict(self.memory.total_bytes, self.run.scenario.cluster.gpu)}"),
         ]
@@ -96,7 +102,7 @@ class MemoryExplained(Summarised):
             "peak": {
                 "time_s": self.at_s,
                 "phase": step.phase,
-                "stage": self.run.program.stages[step.stage].number,
+                "stage": self.run.program.stages[step.stage].number if step.stage >= 0 else -1,
                 "microbatch": step.microbatch,
                 "operation": self.peak.op.name,
                 "microbatches_alive": self.peak.microbatches,

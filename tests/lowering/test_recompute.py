@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import simulator as sim
@@ -273,18 +273,24 @@ def without_memory(op: AnyOp) -> AnyOp:
     return replace(op, held_bytes=0, freed_bytes=0, working_bytes=0)
 
 
+def without_and_with(recompute: Any, plan: dict[str, Any], software: tuple[str, str]) -> tuple[Scenario, Scenario]:
+    """A drawn plan without recomputation, and with it; a draw that does not go together is left out."""
+    framework, dtype = software
+    without, recomputing = (of(how, framework=framework, dtype=dtype, **plan) for how in ("none", recompute))
+    try:
+        feasible.check(recomputing)
+    except UserError:
+        reject()
+    return without, recomputing
+
+
 @given(plan=PLANS, recompute=CHOICES, software=SOFTWARE)
 @settings(deadline=None, max_examples=60)
 def test_the_passes_of_a_layer_hold_the_same_bytes_however_they_are_divided(
     plan: dict[str, Any], recompute: Any, software: tuple[str, str]
 ) -> None:
     """What the forward pass no longer holds the repetition holds, and all of it is freed; everything else is as it was."""
-    framework, dtype = software
-    before, after = (of(how, framework=framework, dtype=dtype, **plan) for how in ("none", recompute))
-    try:
-        feasible.check(after)
-    except UserError:
-        return
+    before, after = without_and_with(recompute, plan, software)
     layout = layout_of(before)  # the order of some schedules depends on durations
     one, other = (program_of(scenario, 1, layout) for scenario in (before, after))
     assert everything_held(one) == everything_held(other)
@@ -307,14 +313,10 @@ def test_the_passes_of_a_layer_hold_the_same_bytes_however_they_are_divided(
 @given(plan=PLANS, recompute=CHOICES, software=SOFTWARE)
 @settings(deadline=None, max_examples=12)
 def test_recomputation_never_takes_more_memory_nor_less_time(plan: dict[str, Any], recompute: Any, software: Any) -> None:
-    framework, dtype = software
-    before, after = (of(how, framework=framework, dtype=dtype, **plan) for how in ("none", recompute))
-    try:
-        feasible.check(after)
-    except UserError:
-        return
+    before, after = without_and_with(recompute, plan, software)
     kept, repeated = before.simulate(), after.simulate()
-    assert repeated.peak_memory_bytes <= kept.peak_memory_bytes
+    if layout_of(before) == layout_of(after):  # the order of some schedules depends on durations
+        assert repeated.peak_memory_bytes <= kept.peak_memory_bytes
     assert repeated.metrics.step_time_s >= kept.metrics.step_time_s
     assert repeated.metrics.mfu <= kept.metrics.mfu
 

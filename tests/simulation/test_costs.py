@@ -117,7 +117,7 @@ def test_the_line_is_there_only_if_something_is_not_measured() -> None:
     all_measured, all_known = of_kernels([cost_of(1, "measured")]), of_collectives([cost_of(1, "interpolated")])
     assert provenance_lines(all_measured, all_known) == provenance_lines(of_kernels([]), of_collectives([])) == []
     ((_, said),) = provenance_lines(of_kernels([cost_of(1, "measured", extrapolated=True), cost_of(999, "measured")]), all_known)
-    assert said == "kernels 100% measured, <1% extrapolated"
+    assert said == "kernels 100% measured (<1% extrapolated)"
     ((_, said),) = provenance_lines(all_measured, of_collectives([cost_of(999, "interpolated"), cost_of(1, "theoretical")]))
     assert said == "collectives >99% interpolated, <1% theoretical"
 
