@@ -88,13 +88,14 @@ def scenario_of(row: Row) -> tuple[dict[str, Any], list[str]]:
     facts = facts_of(row)
     profile, note = nearest_profile(row["framework_profile"], row["framework_date"])
     batch = {"global_batch": count(row, "global_batch"), "microbatch_size": _count(row, "micro_batch", _usual_microbatch(row))}
-    job = {"sequence_length": count(row, "seq_len"), **batch, "dtype": dtype_of(row)}
+    dtype = dtype_of(row)
+    job = {"sequence_length": count(row, "seq_len"), **batch, "dtype": dtype}
     scenario = {
         "model": model_of(row),
         "cluster": cluster_of(row),
         "plan": _plan(row, facts),
         "job": job,
-        "framework": {"name": profile, **_framework(facts, profile, job["dtype"])},
+        "framework": {"name": profile, **_framework(facts, profile, dtype)},
     }
     left_out = [f"{name}: {PARTLY.get(name, 'not modelled, it has no effect')}" for name in facts if name not in FACTS]
     return scenario, [text for text in (note, *left_out) if text]

@@ -1,17 +1,19 @@
 """Release of activations: the backward pass of a microbatch frees, layer by layer, the bytes that the forward pass holds.
 
-The last kernel of a layer in B, or in W where the backward pass is split, frees the bytes that the operators of the layer hold:
-activations for input gradients alone stay until then, as in the frameworks. So do activations that the backward pass recomputed.
-The last kernel of the pass frees the activations of a layer without a kernel in this pass.
+The last kernel of a layer in B, or in W where the backward pass is split, frees the bytes that the operators of the layer hold, and
+those that the backward pass recomputed. The last kernel of the pass frees the activations of a layer without a kernel in this pass.
+
+Where the backward pass is split, autograd frees in I what only input gradients read, and W has the inputs of linear layers and the
+gradients of their results (`WeightGradStore` in megatron/core/weight_grad_store.py of sail-sg/zero-bubble-pipeline-parallelism
+@7633c5f1). Reference: Qi et al., arXiv 2401.10241, on M_B and M_W.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from ...kernels import Gemm, Part
+from ...kernels import Gemm, Kernel, Part
 from ...program.program import AnyOp, Body, Compute, Program, Purpose
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
@@ -39,13 +41,13 @@ def release_activations(program: Program) -> Program:
 
 def _between(body: Body, forward: Body, weights: Body) -> Body:
     """Input gradients that free what no weight gradient needs, and hold the gradients that weight gradients need."""
-    needed = {op.operator for op in weights.ops if op.part is Part.WEIGHT_GRADIENT}
+    needed = {op.operator: op.kernel for op in weights.ops if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT}
     own = {op.operator: op.name for op in body.ops if isinstance(op, Compute) and op.part is Part.INPUT_GRADIENT}
     last = _last_kernels(body)
     freed: dict[str, int] = {}
     for ops in (forward.ops, body.ops[::-1]):
         for place, op in _with_places(ops):
-            is_for_weights = not isinstance(op, Compute) or op.expert or op.operator in needed
+            is_for_weights = not isinstance(op, Compute) or op.operator in needed
             if op.purpose in (None, Purpose.RECOMPUTE) and not is_for_weights and (op.operator in own or place in last):
                 name = own.get(op.operator) or last[place]
                 freed[name] = freed.get(name, 0) + op.held_bytes - op.freed_bytes
@@ -53,10 +55,11 @@ def _between(body: Body, forward: Body, weights: Body) -> Body:
     return _freeing(holding, freed)
 
 
-def _gradient_bytes(op: AnyOp, needed: AbstractSet[str]) -> int:
-    """Bytes of the gradient of a result that a later weight gradient reads."""
-    kernel = op.kernel if isinstance(op, Compute) and op.part is Part.INPUT_GRADIENT and op.operator in needed else None
-    return int(kernel.batch * kernel.m * kernel.k * kernel.element_bytes) if isinstance(kernel, Gemm) else 0
+def _gradient_bytes(op: AnyOp, needed: Mapping[str, Kernel]) -> int:
+    """Bytes of the gradient of a result that a later weight gradient reads, in the format in which it is read."""
+    is_gemm = isinstance(op, Compute) and isinstance(op.kernel, Gemm) and op.part is Part.INPUT_GRADIENT
+    kernel = needed.get(op.operator) if is_gemm else None
+    return int(kernel.batch * kernel.k * kernel.n * kernel.operand_bytes) if isinstance(kernel, Gemm) else 0
 
 
 def _releasing(body: Body, forward: Body, *backward: Body) -> Body:
