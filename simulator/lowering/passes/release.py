@@ -1,11 +1,11 @@
 """Release of activations: the backward pass of a microbatch frees, layer by layer, the bytes that the forward pass holds.
 
-The last kernel of a layer in B, or in W where the backward pass is split, frees the bytes that the operators of the layer hold, and
-those that the backward pass recomputed. The last kernel of the pass frees the activations of a layer without a kernel in this pass.
+The last kernel of a layer in B, or in W where the backward pass is split, frees the bytes that the operators of the layer hold,
+and those that the backward pass recomputed. The last kernel of the pass frees the activations of a layer without a kernel in it.
 
-Where the backward pass is split, autograd frees in I what only input gradients read, and W has the inputs of linear layers and the
-gradients of their results (`WeightGradStore` in megatron/core/weight_grad_store.py of sail-sg/zero-bubble-pipeline-parallelism
-@7633c5f1). Reference: Qi et al., arXiv 2401.10241, on M_B and M_W.
+Where the backward pass is split, autograd frees in I what only input gradients read, and W has the inputs of linear layers and
+the gradients of their results (`WeightGradStore` in megatron/core/weight_grad_store.py of
+sail-sg/zero-bubble-pipeline-parallelism @7633c5f1). Reference: Qi et al., arXiv 2401.10241, on M_B and M_W.
 """
 
 from __future__ import annotations
