@@ -27,6 +27,8 @@ class Split(Enum):
 
     COLUMN = "column"
     """A linear layer with divided outputs: each rank has all of the input and some columns of the output."""
+    GATHERED = "gathered"
+    """A linear layer with divided outputs, which every rank gathers behind it."""
     ROW = "row"
     """A linear layer with divided inputs: each rank has a partial sum of the whole output."""
     INNER = "inner"

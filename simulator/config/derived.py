@@ -10,6 +10,7 @@ from ..engine.task import Array
 from ..plan.mesh import REPLICAS, Mesh
 from ..plan.plan import Plan, Recompute
 from ..program.slot import Shape, as_taken
+from . import token_shares
 from .scenario import Scenario
 
 
@@ -56,13 +57,15 @@ def mesh_of(scenario: Scenario) -> Mesh:
     mesh = Mesh.of(degrees, plan.rank_order)
     if not scenario.model.experts:
         return mesh
-    etp, edp = plan.tensor_parallel_of_experts, plan.copies_of_experts(dp * plan.cp)
-    return replace(mesh, experts=Mesh.of({"tp": etp, "ep": plan.ep, "dp": edp, "pp": plan.pp}, plan.rank_order))
+    edp = plan.copies_of_experts(group * plan.cp)
+    of_experts = {"tp": plan.tensor_parallel_of_experts, "ep": plan.ep, "dp": edp, REPLICAS: dp // group, "pp": plan.pp}
+    return replace(mesh, experts=Mesh.of(of_experts, plan.rank_order))
 
 
 def placed(scenario: Scenario) -> Plan:
-    """The plan, with what depends on the nodes where it is left open: for DeepEP the number of ranks of a group of experts that
-    share a node, for cp_kind mixed the number of ranks of a node that can divide the heads.
+    """The plan, with the content of the file that it names, and with what depends on the nodes where it is left open: for DeepEP
+    the number of ranks of a group of experts that share a node, for cp_kind mixed the number of ranks of a node that can divide
+    the heads.
     """
     plan = scenario.plan
 
@@ -70,6 +73,8 @@ def placed(scenario: Scenario) -> Plan:
         nodes = gpus_of(scenario)[mesh_of(scenario).groups((axis,))[0]] // scenario.cluster.gpus_per_node
         return int((nodes == nodes[0]).sum())
 
+    if token_shares.is_file(plan.moe.routing):
+        plan = replace(plan, moe=replace(plan.moe, routing=token_shares.read(str(plan.moe.routing))))
     if plan.moe.dispatcher == "deepep" and not plan.moe.node:
         plan = replace(plan, moe=replace(plan.moe, node=near("ep")))
     if plan.cp_kind == "mixed" and plan.cp_ulysses is None:

@@ -8,7 +8,8 @@ from math import gcd
 from ..fields import Contradiction
 from ..plan.plan import Moe
 from ..workload.architecture import nearest_divisor
-from .derived import replicas
+from . import token_shares
+from .derived import data_parallel_degree, replicas
 from .scenario import Scenario
 
 Found = Iterator[Contradiction]
@@ -35,12 +36,30 @@ def faults_of_experts(scenario: Scenario) -> Found:
         yield "plan.etp", message, f"etp: {near}"
     if plan.tp > 1 and not plan.uses_sequence_parallel:
         yield "plan.sequence_parallel", "tensor-parallel ranks must share the tokens of a model with experts", "leave it out"
-    sharding = plan.full_sharding
-    if sharding.kind not in ("none", "zero1") or sharding.group:
-        wrong = f"{sharding.kind} in groups" if sharding.kind == "zero1" else sharding.kind
-        yield "plan.sharding", f"{wrong} is not modelled for models with experts", "none, or zero1 without a group"
+    yield from _sharded(scenario, fixed)
     yield from _deepep(scenario)
     yield from _drawn(scenario)
+
+
+def _sharded(scenario: Scenario, fixed: int) -> Found:
+    """Faults of sharded state of experts, which `fixed` ranks divide among them before replicas do."""
+    plan, sharding, dp = scenario.plan, scenario.plan.full_sharding, data_parallel_degree(scenario)
+    if sharding.kind == "zero3" and plan.ep > 1:
+        yield (
+            "plan.sharding",
+            "zero3 is not modelled with expert parallelism, which DeepSpeed's own experts refuse",
+            "fsdp, or zero2",
+        )
+    group = sharding.group
+    if group and group * plan.cp * plan.tp % fixed:
+        legal = [n for n in range(dp, 0, -1) if not dp % n and not n * plan.cp * plan.tp % fixed]
+        near = next((n for n in legal if n <= group), legal[-1]) if legal else None
+        message = f"{group} data-parallel ranks do not hold whole groups of ep x etp = {fixed} GPUs"
+        yield (
+            "plan.sharding.group",
+            message,
+            f"group: {near}" if near else "leave it out",
+        )
 
 
 def _deepep(scenario: Scenario) -> Found:
@@ -66,14 +85,34 @@ def _deepep(scenario: Scenario) -> Found:
         yield "plan.moe.nodes_per_token", f"{moe.nodes_per_token} of {nodes} nodes", f"at most {nodes}"
 
 
-def _drawn(scenario: Scenario) -> Found:
-    """Faults of drawn routing, and of its options without it."""
-    plan, moe, usual = scenario.plan, scenario.plan.moe, Moe()
-    if moe.routing == "balanced":
-        for name in ("seed", "concentration", "placement"):
-            if getattr(moe, name) != getattr(usual, name):
-                yield f"plan.moe.{name}", "balanced routing has no use for it", "leave it out, or routing: drawn"
+def _listed(scenario: Scenario) -> Found:
+    """Faults of a placement of experts that lists the experts of every rank."""
+    placement, ep, experts = scenario.plan.moe.placement, scenario.plan.ep, scenario.model.experts
+    if isinstance(placement, str):
         return
+    if len(placement) != ep or any(len(own) != experts // ep for own in placement):
+        numbers = sorted({len(own) for own in placement})
+        message = f"{len(placement)} ranks with {' or '.join(map(str, numbers)) or 'no'} experts each"
+        yield "plan.moe.placement", message, f"{ep} lists of {experts // ep} experts, one for each rank of ep"
+    elif sorted(expert for own in placement for expert in own) != [*range(experts)]:
+        lost = sorted({*range(experts)} - {expert for own in placement for expert in own})
+        yield "plan.moe.placement", f"no rank holds expert {lost[0]} of {experts}", f"each of 0 to {experts - 1} once"
+
+
+def _drawn(scenario: Scenario) -> Found:
+    """Faults of uneven routing, drawn or given, and of its options without it."""
+    plan, moe, usual = scenario.plan, scenario.plan.moe, Moe()
+    what = moe.routing if moe.routing in ("balanced", "drawn") else "given"
+    for name in {"balanced": ("seed", "concentration", "placement"), "given": ("seed", "concentration")}.get(str(what), ()):
+        if getattr(moe, name) != getattr(usual, name):
+            yield f"plan.moe.{name}", f"{what} routing has no use for it", "leave it out, or routing: drawn"
+    if what == "balanced":
+        return
+    given = token_shares.read(str(moe.routing)) if token_shares.is_file(moe.routing) else moe.routing
+    if what == "given" and len(given) != scenario.model.experts:
+        message = f"{len(given)} shares for the {scenario.model.experts} experts of {scenario.model.name}"
+        yield "plan.moe.routing", message, f"{scenario.model.experts} shares"
+    yield from _listed(scenario)
     if moe.dispatcher != "alltoall":
         yield "plan.moe.dispatcher", f"{moe.dispatcher} is modelled for balanced routing only", "dispatcher: alltoall"
     if moe.capacity != "dropless":
@@ -83,7 +122,7 @@ def _drawn(scenario: Scenario) -> Found:
             "dropless, or routing: balanced",
         )
     if plan.tensor_parallel_of_experts > 1:
-        yield "plan.etp", "drawn routing is modelled for whole experts only", "etp: 1"
+        yield "plan.etp", f"{what} routing is modelled for whole experts only", "etp: 1"
     if plan.ep == 1:
         yield "plan.moe.routing", "without expert parallelism every rank has all rows", "ep > 1, or routing: balanced"
     if scenario.fidelity.collectives == "stepwise":

@@ -14,6 +14,7 @@ from ..errors import Fault, OutsideDomain, UserError, shown
 from ..fields import Contradiction, keys
 from ..hardware.cluster import Cluster
 from ..kernels import UNFUSED
+from ..plan.mesh import REPLICAS
 from ..plan.plan import EVEN, Fidelity, Plan
 from ..plan.stage_layers import stage_layers
 from ..program.slot import lay_out
@@ -222,9 +223,12 @@ def _order(scenario: Scenario) -> Found:
     except UserError as error:
         yield "plan.rank_order", error.faults[0].message, error.hint
         return
-    if mesh.experts and mesh.experts.ranks == mesh.ranks and (mesh.groups(("pp",)) != mesh.experts.groups(("pp",))).any():
-        message = f"{scenario.plan.rank_order} gives experts other pipelines than the rest of the model"
-        yield "plan.rank_order", message, "an order that ends in pp, such as tp-cp-ep-dp-pp"
+    experts = mesh.experts
+    if experts and experts.ranks == mesh.ranks:
+        for axis, what in (("pp", "pipelines"), (REPLICAS, "replicas")):
+            if (mesh.groups((axis,)) != experts.groups((axis,))).any():
+                message = f"{scenario.plan.rank_order} gives experts other {what} than the rest of the model"
+                yield "plan.rank_order", message, "an order that ends in pp, such as tp-cp-ep-dp-pp"
 
 
 def _placed(scenario: Scenario) -> Found:

@@ -19,7 +19,10 @@ def faults_of_sharding(scenario: Scenario) -> Found:
     if sharding.group and dp % sharding.group:
         near = next(n for n in range(min(sharding.group, dp), 0, -1) if dp % n == 0)
         yield "plan.sharding.group", f"dp {dp} does not divide into groups of {sharding.group}", f"group: {near}"
-    if sharding.gathers and plan.pp > 1 and scenario.model.tied_embeddings:
+    if sharding.gathers and scenario.model.mtp_layers:
+        message = f"{sharding.kind} is not modelled for models whose modules for further tokens read the table again"
+        yield "plan.sharding", message, "zero1, or mtp_layers: 0"
+    elif sharding.gathers and plan.pp > 1 and scenario.model.tied_embeddings:
         message = f"{sharding.kind} does not divide the table that the first and the last stage of {scenario.model.name} share"
         yield "plan.sharding", message, "zero1, or pp: 1"
 

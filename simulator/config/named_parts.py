@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..errors import Fault, UserError, shown
 from ..fields import Declared, required
-from . import catalog, user_code
+from . import catalog, token_shares, user_code
 from .document import Document, Mark, Place, beside, dotted, placed, read
 from .reader import NO_GRAMMARS, Grammars, examined
 
@@ -117,10 +117,11 @@ def reading_order(fault: Fault) -> list[tuple[int, str]]:
 
 
 def located(document: Document) -> Document:
-    """The document with the paths of a fabric and a schedule table relative to the current folder."""
+    """The document with the paths of a fabric, a schedule table and shares of tokens relative to the current folder."""
     may_be_paths: dict[Place, Callable[[str], bool]] = {
         ("cluster", "fabric"): catalog.is_path,
         ("plan", "schedule"): catalog.is_table,
+        ("plan", "moe", "routing"): token_shares.is_file,
     }
     for place, is_path in may_be_paths.items():
         name, mark = document.at(place), document.mark(place)

@@ -152,7 +152,8 @@ class _Reader:
             fitting = next((one for one in field.members if _takes(one, data)), None)
             words = next((one.choices for one in field.members if one.choices), ())
             if not fitting and words:
-                return self.fault(place, f" should be {either((*words, 'a mapping'))}, not {shown(data)}", field.meaning)
+                other = "a list" if any(one.origin in CONTAINERS for one in field.members) else "a mapping"
+                return self.fault(place, f" should be {either((*words, other))}, not {shown(data)}", field.meaning)
             return self.value(fitting or field.members[0], data, place)
         if not _takes(field, data):
             return self._mistyped(field, data, place)
@@ -271,7 +272,7 @@ def _takes(field: Form, data: Any) -> bool:
         return True
     if kind in (int, float):
         return isinstance(data, int if kind is int else (int, float)) and not isinstance(data, bool)
-    return isinstance(data, kind)
+    return isinstance(data, (list, tuple) if kind is list else kind)
 
 
 def _beyond(limits: Limits | Length, value: Any) -> tuple[str, str] | None:

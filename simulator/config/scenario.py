@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from .. import escape
 from ..costs.kernels.estimator import known_library
-from ..errors import UserError
+from ..errors import UserError, did_you_mean, shown
 from ..fields import LEAST_FACTOR, Contradiction, Declared, Limits, Name, Seconds, documented
 from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
@@ -19,7 +19,7 @@ from ..units import show_s
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from . import catalog, cluster_file
+from . import catalog, cluster_file, token_shares
 from .cluster_file import ClusterFile, text_of
 from .document import Document, Mark, Place
 from .json_schema import object_schema
@@ -27,6 +27,7 @@ from .named_parts import Named, Trust, located, read_with_parts
 from .reader import Grammar, Grammars
 from .shipped_fits import GPU, profiled, shipped
 
+ROUTINGS = ("balanced", "drawn")
 EXAMPLE = '{rank: 13, speed: 0.8} or {link: "node0/nic3>leaf3", capacity: 0.5}'
 
 
@@ -139,6 +140,23 @@ def rank_order(text: Any) -> str:
     return str(text)
 
 
+def routing(value: Any) -> str | tuple[float, ...]:
+    """The word of a routing, the path of a file of shares, which is read here to report its faults, or a list of shares."""
+    if isinstance(value, (list, tuple)):
+        return token_shares.checked(value)
+    text = text_of(value, "balanced")
+    if text in ROUTINGS:
+        return text
+    if not token_shares.is_file(text):
+        raise UserError(f"{shown(text)} is no routing", hint=f"{did_you_mean(text, ROUTINGS)}, or a file (.csv, .json)")
+    try:
+        token_shares.read(text)
+    except UserError as error:
+        message = "; ".join(f"{fault.where}: {fault.message}" if fault.where else fault.message for fault in error.faults)
+        raise UserError(message, hint=error.faults[0].hint) from None
+    return text
+
+
 def attention(text: Any) -> str:
     """The name of a library of attention kernels with measured fits, or `unfused`. An empty name selects the default of a GPU."""
     return "" if isinstance(text, str) and not text else known_library(text_of(text, "flash_attention"), shipped())
@@ -151,6 +169,7 @@ GRAMMARS: Grammars = {
     "intra_node": Grammar(cluster_file.intra_node, "NVSwitch 450 GB/s"),
     "layout": Grammar(readable, "first=7,last=7", ("string", "array")),
     "rank_order": Grammar(rank_order, "tp-cp-ep-dp-pp"),
+    "routing": Grammar(routing, "balanced", ("string", "array")),
     "schedule": Grammar(schedule, "1f1b"),
     "shape": Grammar(cluster_file.shape, "rail-optimized"),
     "sites": Grammar(cluster_file.sites, "[rail-optimized, leaf-spine]", ("integer", "array")),

@@ -34,6 +34,7 @@ from ..program.program import (
 )
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Layout, Pair, Slot, slots_of
 from ..workload.blocks.dense import BlockOp
+from ..workload.blocks.prediction import further_tokens
 from ..workload.framework import Framework
 from ..workload.job import ELEMENT_BYTES, Job
 from ..workload.model import Model
@@ -110,7 +111,7 @@ def _lowered(
         Replicas(dp, plan.copies_of_experts(dp)),
         overlaps=overlap.dp or sharding.kind not in ("none", "zero1"),
         synchronised=plan.optimizer == "synchronised",
-        tied_parameters=-(-model.vocab * model.hidden // plan.tp) if model.tied_embeddings else 0,
+        tied_parameters=-(-model.vocab * model.hidden // plan.tp) if model.shares_table else 0,
         gradient_bytes=gradient_bytes,
         reduced_bytes=reduced_bytes,
         fused_optimizer=framework.fusion.optimizer,
@@ -118,8 +119,9 @@ def _lowered(
     )
     program = data_parallel(program, replicas)
     if sharding.kind != "none":
+        group = sharding.group and sharding.group * plan.cp
         state = ShardedState(
-            replace(sharding, group=sharding.group and sharding.group * plan.cp),
+            replace(sharding, group=group),
             dp,
             element_bytes,
             reduced_bytes,
@@ -127,7 +129,7 @@ def _lowered(
             pipelined=plan.pp > 1,
             gathers_beside_forward=framework.overlap.parameter_gather,
             tied=model.tied_embeddings,
-            edp=plan.copies_of_experts(dp),
+            edp=plan.copies_of_experts(group or dp),
         )
         program = (zero3 if sharding.gathers else zero1)(program, state)
     program = cast_weights(program, narrow) if narrow else program
@@ -151,7 +153,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
     stages = tuple(stages_of(stage_layers(plan, model, job.sequence_length, layout.stages), layout))
     job = replace(job, sequence_length=job.sequence_length // plan.cp)
     embedded, headed = ({s.rank for s in stages if getattr(s, end)} for end in ("embedding", "head"))
-    shared = model.tied_embeddings and embedded == headed  # one rank has both ends, and holds their table once
+    together = embedded == headed  # one rank has both ends, and holds a table that they share once
     bodies: dict[str, Body] = {}
     orders = []
     for boxes in layout.orders:
@@ -163,7 +165,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
                 name = f"{slot.kind} of {ends[0]}{_layers_of(model, stage)} layers{ends[1]}"
                 name += f", part {part}" if layout.shape.splits > 1 else ""
                 if name not in bodies:
-                    operators = _operators(model, job, stage, shared, layout.shape.splits, part)
+                    operators = _operators(model, job, stage, together, layout.shape.splits, part)
                     operators = [(i, replace(op, listed=i >= 0 and op.name in plan.recomputation.ops)) for i, op in operators]
                     bodies[name] = _body(slot.kind, framework_kernels(operators, framework))
                 steps.append(_step(name, slot, layout, number if isinstance(box, Pair) else -1))
@@ -179,16 +181,22 @@ def stages_of(counts: Sequence[int], layout: Layout) -> Iterator[Stage]:
         yield Stage(number, rank, layout.chunk(instance), sum(counts[:number]), counts[number], *ends)
 
 
-def _operators(model: Model, job: Job, stage: Stage, shared: bool, splits: int, part: int) -> list[tuple[int, BlockOp]]:
-    """Operators as (layer within the stage or -1, operator) in forward order, for one of `splits` parts of every sequence."""
+def _operators(model: Model, job: Job, stage: Stage, together: bool, splits: int, part: int) -> list[tuple[int, BlockOp]]:
+    """Operators as (layer within the stage or -1, operator) in forward order, for one of `splits` parts of every sequence.
+
+    Modules that predict further tokens are numbered like layers behind the last.
+    """
     block, seq = model.block, job.sequence_length // splits
     size = {"batch": job.microbatch_size, "seq": seq, "element_bytes": job.element_bytes}
     before = block.embedding(model, **size) if stage.embedding else []
-    after = block.head(model, **size, owns_table=not shared) if stage.head else []
+    tied = model.tied_embeddings
+    after = block.head(model, **size, owns_table=not (tied and together)) if stage.head else []
+    further = further_tokens(model, block, **size, prefix=part * seq, owns_table=not (tied or together)) if stage.head else ()
     kinds = [block.kind(model, number) for number in range(stage.first_layer, stage.first_layer + stage.layers)]
     layer = {kind: block.layer(model, **size, prefix=part * seq, number=stage.first_layer + kinds.index(kind)) for kind in kinds}
-    layers = [(-1, before), *((i, layer[kind]) for i, kind in enumerate(kinds)), (-1, after)]
-    return [(i, op) for i, ops in layers for op in ops]
+    layers = [(-1, before), *((i, layer[kind]) for i, kind in enumerate(kinds)), (-1, after[:1])]
+    modules = [(stage.layers + number if number >= 0 else -1, op) for number, op in further]
+    return [*((i, op) for i, ops in layers for op in ops), *modules, *((-1, op) for op in after[1:])]
 
 
 def _layers_of(model: Model, stage: Stage) -> str:

@@ -1,16 +1,18 @@
-"""Drawn routing: how many rows every rank of a group of experts has for every other rank.
+"""Uneven routing: how many rows every rank of a group of experts has for every other rank.
 
-Experts are unequally popular. Their shares of the tokens are drawn from a symmetric Dirichlet distribution, whose concentration
-says how even they are, and the rows of each rank from a multinomial distribution with these shares. One draw, from a seed, holds
-for all layers, microbatches and groups.
+Experts are unequally popular. Drawn shares of the tokens come from a symmetric Dirichlet distribution, whose concentration says
+how even they are, and the rows of each rank from a multinomial distribution with these shares. Of given shares every rank has the
+exact part of its rows, rounded so that all of them are there. One matrix holds for all layers, microbatches and groups.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..engine.task import Array
 from ..plan.plan import Plan
 from ..workload.model import Model
 
@@ -44,10 +46,28 @@ def loads(model: Model, plan: Plan, tokens: int) -> dict[tuple[int, ...], Load |
 
 def drawn(model: Model, plan: Plan, tokens: int) -> Rows:
     """The rows that every rank has for every other rank, for `tokens` tokens on each."""
-    generator, moe = np.random.default_rng(plan.moe.seed), plan.moe
-    shares = generator.dirichlet(np.full(model.experts, moe.concentration))
-    by_expert = generator.multinomial(tokens * model.experts_per_token, shares, size=plan.ep)
-    order = (plan.ep, -1) if moe.placement == "contiguous" else (-1, plan.ep)
-    split = by_expert.reshape(plan.ep, *order)
-    by_rank = split.sum(axis=2 if moe.placement == "contiguous" else 1)
+    generator, moe, copies = np.random.default_rng(plan.moe.seed), plan.moe, tokens * model.experts_per_token
+    if isinstance(moe.routing, str):
+        shares = generator.dirichlet(np.full(model.experts, moe.concentration))
+        by_expert = generator.multinomial(copies, shares, size=plan.ep)
+    else:
+        by_expert = np.tile(apportioned(moe.routing, copies), (plan.ep, 1))
+    by_rank = by_expert[:, experts_of_ranks(model.experts, plan)].sum(axis=2)
     return tuple(tuple(row) for row in by_rank.tolist())
+
+
+def apportioned(shares: Sequence[float], rows: int) -> Array:
+    """Rows by given shares: rounded down, and one more for the experts that lose most by that, the first of several."""
+    exact = np.array(shares) / sum(shares) * rows
+    whole: Array = np.floor(exact).astype(np.int64)
+    most = np.argsort(whole - exact, kind="stable")[: rows - whole.sum()]
+    whole[most] += 1
+    return whole
+
+
+def experts_of_ranks(experts: int, plan: Plan) -> Array:
+    """The experts of every rank of a group, a row for each rank."""
+    placement = plan.moe.placement
+    if placement == "contiguous":
+        return np.arange(experts).reshape(plan.ep, -1)
+    return np.arange(experts).reshape(-1, plan.ep).T if placement == "cyclic" else np.array(placement)

@@ -56,8 +56,8 @@ class Terms:
     element_bytes: int
     """Bytes of an activation, and of a gradient that autograd makes."""
     shards: Shards
-    expert_shards: int
-    """Number of ranks that divide the optimizer state of an expert among them."""
+    expert_shards: Shards
+    """Those of experts."""
     degrees: Mapping[str, int]
     """Degree of each axis of the mesh."""
     overhead: MemoryOverhead
@@ -70,15 +70,17 @@ def static_items(program: Program, rank: int, ops: Sequence[AnyOp], terms: Terms
     kernels = [op for op in ops if isinstance(op, Compute)]
     experts = sum(op.parameters for op in kernels if op.expert)
     whole = sum(op.parameters for op in kernels)
-    shards = terms.shards
+    shards, of_experts = terms.shards, terms.expert_shards
     weights = "weights" if terms.parameter_bytes < FP32_BYTES else "fp32 weights"
-    yield _per_parameter(Holding.PARAMETERS, weights, terms.parameter_bytes, whole, shards.parameters)
+    for of, parameters, ranks in _parts(whole, experts, shards.parameters, of_experts.parameters):
+        yield _per_parameter(Holding.PARAMETERS, f"{weights}{of}", terms.parameter_bytes, parameters, ranks)
     for size_bytes, units in Counter(op.kept_bytes for op in ops if op.kept_bytes).items():
         yield Item(Holding.GATHERED, "units that stay", f"{size_bytes:,} bytes x {counted(units, 'unit')}", size_bytes * units)
-    yield _per_parameter(Holding.GRADIENTS, "gradients", terms.gradient_bytes, whole, shards.gradients)
-    if terms.overhead.whole_gradients and terms.gradient_bytes > terms.element_bytes:
-        yield _per_parameter(Holding.GRADIENTS, "gradients of a microbatch", terms.element_bytes, whole, shards.gradients)
-    for of, parameters, ranks in (("", whole - experts, shards.optimizer), (" of experts", experts, terms.expert_shards)):
+    for of, parameters, ranks in _parts(whole, experts, shards.gradients, of_experts.gradients):
+        yield _per_parameter(Holding.GRADIENTS, f"gradients{of}", terms.gradient_bytes, parameters, ranks)
+        if terms.overhead.whole_gradients and terms.gradient_bytes > terms.element_bytes:
+            yield _per_parameter(Holding.GRADIENTS, f"gradients of a microbatch{of}", terms.element_bytes, parameters, ranks)
+    for of, parameters, ranks in (("", whole - experts, shards.optimizer), (" of experts", experts, of_experts.optimizer)):
         if terms.parameter_bytes < FP32_BYTES:
             yield _per_parameter(Holding.MASTER, f"fp32 weights{of}", MASTER_BYTES, parameters, ranks)
         yield _per_parameter(Holding.MOMENTS, f"two moments of Adam{of}", MOMENT_BYTES, parameters, ranks)
@@ -115,12 +117,13 @@ def _end_of_step(ops: Sequence[AnyOp], terms: Terms) -> tuple[int, str]:
     """
     kernels, whole = [op for op in ops if isinstance(op, Compute)], terms.overhead.whole_gradients
     experts = sum(op.parameters for op in kernels if op.expert)
-    parameters = sum(op.parameters for op in kernels)
+    others = sum(op.parameters for op in kernels) - experts
+    one, other = terms.shards, terms.expert_shards
     if terms.gradient_bytes == FP32_BYTES:
         each = terms.element_bytes if whole and terms.element_bytes < FP32_BYTES else 0
-        share = -(-parameters // terms.shards.gradients)
+        share = ceil(others / one.gradients) + ceil(experts / other.gradients)
         return each * share, f"{each} bytes x {share:,} parameters"
-    share = -(-(parameters - experts) // terms.shards.optimizer) + -(-experts // terms.expert_shards)
+    share = ceil(others / one.optimizer) + ceil(experts / other.optimizer)
     each, bucket = (FP32_BYTES + terms.gradient_bytes, BUCKET_ELEMENTS * terms.gradient_bytes) if whole else (FP32_BYTES, 0)
     buffered = f"{bucket:,} bytes + " if bucket else ""
     return bucket + each * share, f"{buffered}{each} bytes x {share:,} parameters"
@@ -136,6 +139,13 @@ def _per_parameter(kind: Holding, what: str, bytes_each: int, parameters: int, s
     """Bytes for every parameter, divided among ranks."""
     divided = f" / {shards:,} shards" if shards > 1 else ""
     return Item(kind, what, f"{bytes_each} bytes x {parameters:,} parameters{divided}", -(-parameters // shards) * bytes_each)
+
+
+def _parts(whole: int, experts: int, shards: int, expert_shards: int) -> list[tuple[str, int, int]]:
+    """All parameters, or experts and the others apart where as many ranks do not divide both: words, number, number of shards."""
+    if not experts or shards == expert_shards:
+        return [("", whole, shards)]
+    return [("", whole - experts, shards), (" of experts", experts, expert_shards)]
 
 
 def _nccl_items(program: Program, rank: int, terms: Terms) -> Iterator[Item]:

@@ -16,6 +16,7 @@ Collectives = Literal["closed", "fluid", "stepwise"]
 EVEN = "even"
 """The layout with equal numbers of layers in all stages."""
 Rank = Annotated[int, Limits(ge=0, le=2**20)]
+Expert = Annotated[int, Limits(ge=0, le=2**24)]
 
 
 def _with_changes(value: Declared) -> str:
@@ -118,8 +119,10 @@ class Moe(Declared):
     """Routing of tokens to experts, and the exchange that takes tokens to the ranks of their experts."""
 
     routing: Annotated[
-        Literal["balanced", "drawn"],
-        "balanced: every expert has as many rows as any other; drawn: experts are unequally popular, at random",
+        str | tuple[float, ...],
+        Text("routing"),
+        "balanced: every expert has as many rows as any other; drawn: experts are unequally popular, at random; "
+        "a file (.csv, .json) or a list: shares of the tokens by expert",
     ] = "balanced"
     seed: Annotated[int, Limits(ge=0, le=2**32), "of drawn routing: seed of the random numbers"] = 0
     concentration: Annotated[
@@ -138,7 +141,8 @@ class Moe(Declared):
         Degree | None, "of deepep: number of nodes that the experts of a token are chosen from; None: all nodes of the group"
     ] = None
     placement: Annotated[
-        Literal["contiguous", "cyclic"], "contiguous: a rank holds consecutive experts; cyclic: every ep-th, of drawn routing"
+        Literal["contiguous", "cyclic"] | tuple[tuple[Expert, ...], ...],
+        "of uneven routing: contiguous: a rank holds consecutive experts; cyclic: every ep-th; a list: experts of each rank",
     ] = "contiguous"
 
 

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from heapq import heapify, heapreplace
 
 from ..errors import UserError, shown
+from ..workload.blocks.prediction import further_tokens
 from ..workload.model import Model
 from .plan import EVEN, Plan
 
@@ -115,7 +116,8 @@ def _redistributed(model: Model, sequence_length: int, stages: int) -> tuple[int
     Layers are alike, so the largest stage is as small as possible.
     """
     block, size = model.block, {"batch": 1, "seq": sequence_length, "element_bytes": 1}
-    ends = (block.embedding(model, **size), block.head(model, **size))
+    further = [op for _, op in further_tokens(model, block, batch=1, seq=sequence_length, element_bytes=1)]
+    ends = (block.embedding(model, **size), [*block.head(model, **size), *further])
     layers = (block.layer(model, **size, number=number) for number in model.kinds.values())
     embedding_flop, head_flop, *layer_flops = (
         sum(op.forward.model_flop for op in operators if op.forward) for operators in (*ends, *layers)

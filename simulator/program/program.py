@@ -35,6 +35,8 @@ class Purpose(Enum):
     GATHER = "gather"
     """The gather of activations, or of their gradients, of all tokens; REGATHER gathers an input again for weight gradients."""
     REGATHER = "regather"
+    GATHER_RESULT = "gather result"
+    """The gather of all channels of a result that ranks need whole, and of the gradient of that result."""
     COUNT_ROWS = "count rows"
     """The exchange of numbers of rows that ranks send to experts."""
     DISPATCH = "dispatch"

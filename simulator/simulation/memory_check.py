@@ -51,14 +51,15 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
     """The inputs of the memory account of a scenario besides its program."""
     plan, copies = scenario.plan, len(layout.placements)
     sharding, dp = plan.full_sharding, derived.data_parallel_degree(scenario)
-    shards = sharding.shards((sharding.group or dp) * plan.cp * copies)
+    group = (sharding.group or dp) * plan.cp
+    shards = sharding.shards(group * copies)
     is_master = sharding.kind in ("fsdp", "hsdp") and shards.parameters > 1
     return Terms(
         parameter_bytes=MASTER_BYTES if is_master else scenario.job.element_bytes,
         gradient_bytes=scenario.framework.gradient_bytes,
         element_bytes=scenario.job.element_bytes,
         shards=shards,
-        expert_shards=plan.copies_of_experts(dp * plan.cp) * copies if shards.optimizer > 1 else 1,
+        expert_shards=sharding.shards(plan.copies_of_experts(group) * copies),
         degrees=derived.mesh_of(scenario).sizes,
         overhead=scenario.framework.memory,
         reserved_bytes=scenario.cluster.gpu.reserved_bytes,

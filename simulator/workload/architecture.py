@@ -104,9 +104,12 @@ class Architecture(Declared):
     ] = 0
     value_head_dim: Annotated[Count, "width of a head of values, of latent attention; 0: as head_dim"] = 0
 
+    mtp_layers: Annotated[
+        int, Limits(ge=0, le=16), "modules behind the last layer that each predict one more token (multi-token prediction)"
+    ] = 0
+
     comments: ClassVar[Mapping[str, Any]] = {"published_parameters": str, "source": str}
     not_yet: ClassVar[Mapping[str, str]] = {
-        "mtp_layers": "layers that predict further tokens are not modelled yet",
         **dict.fromkeys(
             ("mamba", "ssm_state", "ssm_state_size", "state_size", "conv_kernel", "ssm_cfg", "attn_layer_period", "lru_width",
              "hybrid_override_pattern", "rwkv"),
@@ -118,6 +121,11 @@ class Architecture(Declared):
         ),
     }  # fmt: skip
     instead: ClassVar[str] = "take a dense model: without these parts this would be another model"
+
+    @property
+    def shares_table(self) -> bool:
+        """Whether the stage of the head reads the table of the embedding: for its logits, or for further tokens."""
+        return self.tied_embeddings or self.mtp_layers > 0
 
     @classmethod
     def gaps(cls, given: Mapping[str, Any]) -> Iterator[Contradiction]:

@@ -12,6 +12,7 @@ from ..fields import documented
 from ..units import show_count
 from .architecture import Architecture
 from .blocks import dense, moe
+from .blocks.prediction import further_tokens
 
 
 @documented
@@ -30,14 +31,15 @@ class Model(Architecture):
 
     @cached_property
     def operators(self) -> tuple[tuple[int, dense.BlockOp], ...]:
-        """The count of each operator in the model, and the operator on one token; a tied table belongs to the embedding."""
+        """The count of each operator in the model, and the operator on one token; a shared table belongs to the embedding."""
         block, one_token = self.block, {"batch": 1, "seq": 1, "element_bytes": 1}
         ends = (*block.embedding(self, **one_token), *block.head(self, **one_token, owns_table=not self.tied_embeddings))
         times = Counter(block.kind(self, number) for number in range(self.layers))
         layers = (
             (times[kind], op) for kind, number in self.kinds.items() for op in block.layer(self, **one_token, number=number)
         )
-        return (*((1, op) for op in ends), *layers)
+        further = further_tokens(self, block, batch=1, seq=1, element_bytes=1)
+        return (*((1, op) for op in ends), *layers, *((1, op) for _, op in further))
 
     @cached_property
     def kinds(self) -> dict[str, int]:
@@ -70,7 +72,10 @@ class Model(Architecture):
     def train_flop_per_token(self, seq: int, *, causal: bool) -> int:
         """Forward and backward flop of one token without recomputation: 6N + 12Lhs, with half the attention term if `causal`.
 
-        N counts the parameters of the experts that a token passes through. Heads whose values differ in width count the mean.
+        N counts the parameters of the experts that a token passes through, and the head once for each predicted token. Heads
+        whose values differ in width count the mean.
         """
-        attention = 6 * self.layers * self.heads * (self.head_dim + (self.value_head_dim or self.head_dim)) * seq
+        attention = (
+            6 * (self.layers + self.mtp_layers) * self.heads * (self.head_dim + (self.value_head_dim or self.head_dim)) * seq
+        )
         return 6 * self.matmul_parameters + (attention // 2 if causal else attention)

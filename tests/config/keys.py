@@ -239,6 +239,7 @@ CASES: dict[str, Case] = {
     "model.gated_mlp": Case(True, {"model.ffn_hidden": 4096}),
     "model.vocab": Case(64000),
     "model.tied_embeddings": Case(True),
+    "model.mtp_layers": Case(1),
     "model.norm": Case("rmsnorm"),
     "model.activation": Case("relu"),
     "model.positions": Case("none"),

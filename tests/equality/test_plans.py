@@ -81,13 +81,20 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     others = [layer for layer in OTHER_LAYERS if not any(field in layer for field in refused)]
     model = small_model(layers, tied_embeddings=tied, **draw(st.sampled_from(others)))
     mixture = {"experts": 8, "experts_per_token": 2, "dense_layers": draw(st.integers(0, layers - 1)), "ffn_hidden": 704}
-    moe = draw(st.sampled_from([sim.Moe(), sim.Moe(capacity=1.25), sim.Moe(dispatcher="deepep"), sim.Moe("drawn")]))
-    ep, etp = draw(st.sampled_from([(1, None), (2, None), (tp * cp * dp, 1), (2, 1)]))
-    of_experts = replace(plan, ep=ep, etp=1 if moe.dispatcher == "deepep" or moe.routing == "drawn" else etp, moe=moe)
-    with suppress(UserError):  # where the rest of the plan does not go with experts, the model has none
-        mixed = small_model(layers, tied_embeddings=tied, **mixture)
+    ep, etp = draw(st.sampled_from([(1, None), (2, None), (min(8, tp * cp * dp), 1), (2, 1)]))
+    uneven = [
+        sim.Moe("drawn"),
+        sim.Moe((4, 1, 3, 0, 2, 5, 1, 1), placement=tuple(tuple(range(8))[i::ep] for i in range(ep))[::-1]),
+    ]
+    even = [sim.Moe(), sim.Moe(capacity=1.25), sim.Moe(dispatcher="deepep")]
+    moe = draw(st.sampled_from([*even, *(uneven if ep > 1 else [])]))
+    order = "tp-cp-ep-dp-pp" if ep > 1 else plan.rank_order
+    of_experts = replace(plan, ep=ep, etp=etp if moe in even[:2] else 1, moe=moe, rank_order=order, sequence_parallel=None)
+    modules = 0 if plan.full_sharding.gathers else draw(st.sampled_from([0, 0, 1]))
+    with suppress(UserError):  # where the rest of the plan does not go with experts or further tokens, the model has none
+        mixed = small_model(layers, tied_embeddings=tied, mtp_layers=modules, **mixture)
         feasible.check(scenario(mixed, cluster, of_experts, job))
-        model, plan = mixed, of_experts
+        model, plan = (mixed, of_experts) if draw(st.sampled_from([True, True, False])) else (model, plan)
     perturb = []
     if draw(st.booleans()):
         perturb.append(sim.Perturb(rank=draw(st.integers(0, ranks - 1)), speed=draw(st.sampled_from([0.5, 0.9, 1.3]))))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import simulator as sim
+from simulator.config import token_shares
 from simulator.errors import SimulatorError
 
 from ..commandline import SMALL, trainsim
@@ -130,5 +131,7 @@ def readers() -> dict[str, Reader]:
         "matrix": Reader(
             _raw(seeds.MATRIX), ".csv", _command("collective", "alltoall", "--cluster", "dgx-h100", "--matrix", "FILE")
         ),
+        "shares": Reader(_raw("expert,tokens\n0,3\n1,1\n"), ".csv", _python(token_shares.read)),
+        "shares in a list": Reader(_raw("[3, 1.5, 0]"), ".json", _python(token_shares.read)),
         "setting": Reader(_raw(*seeds.SETTINGS), ".txt", _python(_setting), 3),
     }

@@ -342,8 +342,8 @@ def test_t17_11_uneven_exchanges_of_equal_rows_are_even_ones(monkeypatch: pytest
         ({"ep": 1, "moe": sim.Moe(routing="drawn")}, "without expert parallelism"),
         ({"ep": 8, "moe": sim.Moe(routing="drawn", dispatcher="deepep")}, "for balanced routing only"),
         ({"tp": 2, "ep": 2, "moe": sim.Moe(routing="drawn")}, "for whole experts only"),
-        ({"ep": 2, "sharding": "fsdp"}, "fsdp is not modelled for models with experts"),
-        ({"ep": 2, "sharding": sim.Sharding("zero1", group=4)}, "zero1 in groups is not modelled for models with experts"),
+        ({"ep": 2, "sharding": "zero3"}, "zero3 is not modelled with expert parallelism"),
+        ({"ep": 4, "sharding": sim.Sharding("zero1", group=2)}, "2 data-parallel ranks do not hold whole groups of ep x etp = 4"),
     ],
 )
 def test_what_experts_cannot_do_is_refused_with_a_hint(plan: dict[str, Any], fault: str) -> None:

@@ -82,6 +82,10 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "stages without layers": ({}, {"tp": 2, "pp": 4, "schedule": "zb-h1", "layout": "first=0,last=0"}, {}, "none"),
     "copies of stages": ({}, {"pp": 4, "schedule": "chimera", "sharding": "zero1"}, {}, "none"),
     "experts": (MIXTURE, {"tp": 2, "pp": 2, "ep": 4, "sharding": "zero1"}, {"dtype": "fp8"}, "megatron-core-2025"),
+    "hsdp of experts": (MIXTURE, {"tp": 2, "ep": 4, "etp": 1, "sharding": sim.Sharding("hsdp", group=2)}, {"dtype": "fp8"},
+        "torchtitan-2024"),
+    "further tokens": ({**MIXTURE, "mtp_layers": 2}, {"tp": 2, "pp": 2, "ep": 2, "recompute": "full"}, {"dtype": "fp8"},
+        "megatron-core-2025"),
     "drawn experts": (MIXTURE, {"pp": 2, "ep": 4, "moe": sim.Moe(routing="drawn")}, {}, "none"),
     "DeepEP": (MIXTURE, {"pp": 2, "ep": 8, "moe": sim.Moe(dispatcher="deepep")}, {}, "torchtitan-2024"),
 }  # fmt: skip

@@ -34,7 +34,7 @@ from ...program.program import (
 )
 
 DP = Communicator("dp", "dp", ("dp", REPLICAS, "cp"))
-EDP = Communicator("edp", "dp", ("edp",))
+EDP = Communicator("edp", "dp", ("edp", REPLICAS))
 WORLD = Communicator("world", "dp", ("tp", "cp", "dp", "pp", REPLICAS))
 EXPERTS = "experts"
 REDUCED, READY, UPDATED = "reduced", "ready", "updated"

@@ -90,7 +90,7 @@ class _Caster:
         self.cast: set[str] = set()
 
     def _is_linear(self, op: Compute) -> bool:
-        of_layer = op.layer >= 0 and isinstance(op.kernel, Gemm) and op.split in (Split.COLUMN, Split.ROW)
+        of_layer = op.layer >= 0 and isinstance(op.kernel, Gemm) and op.split in (Split.COLUMN, Split.GATHERED, Split.ROW)
         return of_layer and (op.part is not Part.WEIGHT_GRADIENT or self.formats.recipe.weight_gradients)
 
     def rewritten(self) -> list[AnyOp]:

@@ -6,6 +6,9 @@ the format of the reduction. One reduce-scatter is in flight: the next copy wait
 pass waits for all reductions of this one. With a pipeline FSDP reduces the buckets one after the other when the last backward
 pass of a stage has ended, in the order of the forward pass.
 
+Experts are divided among the ranks of a group that hold copies of them, as by the `efsdp` axis of torchtitan (b5bcd76c,
+distributed/parallel_dims.py) and the expert-data-parallel group of DeepSpeed (edaa7221, runtime/zero/stage_1_and_2.py).
+
 References: Rajbhandari et al., arXiv 1910.02054; PyTorch 002a76fb, _fsdp_param_group.py (post_backward), _fsdp_collectives.py
 (foreach_reduce) and distributed/pipelining/stage.py (backward_maybe_with_nosync); DeepSpeed 17b3b557, coalesced_collectives.py.
 """
@@ -46,7 +49,7 @@ class ShardedState:
     tied: bool = False
     """Whether embedding and head share a table on one rank."""
     edp: int = 1
-    """Number of copies of every expert."""
+    """Number of copies of every expert in a shard group."""
 
     @property
     def ranks(self) -> int:
@@ -73,6 +76,10 @@ class ShardedState:
         if self.ranks == self.dp:
             return replicas
         return replace(replicas, name=f"{replicas.name} shards", axes=tuple(axis for axis in replicas.axes if axis != REPLICAS))
+
+    def shards(self, replicas: Communicator) -> int:
+        """Number of ranks that divide the state of which `replicas` hold copies."""
+        return (self.edp if "edp" in replicas.axes else self.ranks) * len(replicas.pipeline or (0,))
 
 
 def sharded(program: Program, state: ShardedState) -> Program:
@@ -143,7 +150,7 @@ def _reduction(
     op: Collective, replicas: Communicator, state: ShardedState, in_flight: tuple[str, ...]
 ) -> Iterator[Compute | Collective]:
     """The operations that replace the all-reduce of one bucket; the last one keeps its name."""
-    group, after = state.group(replicas), op.after
+    group, after, shards = state.group(replicas), op.after, state.shards(replicas)
     whole = group is replicas
     if state.copies:
         parameters = op.payload_bytes // state.reduced_bytes
@@ -169,7 +176,6 @@ def _reduction(
     )
     yield scatter
     if not whole:
-        shards = state.ranks * len(replicas.pipeline or (0,))
         after, share = after and (scatter.name,), -(-op.payload_bytes // shards)
         yield replace(op, streams=(ACROSS.name,), communicator=ACROSS.name, after=after, payload_bytes=share)
 

@@ -31,8 +31,9 @@ FP32_BYTES = 4
 LOSS_SUMS = 3
 HELD_BY_CHANNELS = (Split.ROW, Split.INNER, Split.HEADS, Split.LOSS)
 """Operators that hold a share of the channels for the backward pass."""
-HELD_BY_TOKENS = (Split.SEQUENCE, Split.COLUMN)
+HELD_BY_TOKENS = (Split.SEQUENCE, Split.COLUMN, Split.GATHERED)
 """Operators that, with sequence parallelism, hold a share of the tokens."""
+COLUMNS = (Split.COLUMN, Split.GATHERED)
 
 
 def tensor_parallel(program: Program, tp: int, *, sequence: bool, overlap: bool) -> Program:
@@ -77,15 +78,17 @@ def _gathers(op: Compute, present: set[tuple[str, Part]]) -> Iterator[Collective
     """Gathers of tensors that are kept in shares: the input forward, the gradient of the result backward, and the input of a
     column layer for its weight gradient. `present` lists the operators of the body with their parts in the body.
     """
-    kernel, column = op.kernel, op.split is Split.COLUMN
+    kernel, column = op.kernel, op.split in COLUMNS
     of_sum = (op.split, op.part) in ((Split.LOOKUP, Part.WEIGHT_GRADIENT), (Split.SUM, Part.INPUT_GRADIENT))
     if isinstance(kernel, Rowwise) and of_sum:
         yield _collective(op, Purpose.GATHER, "all_gather", kernel.result_bytes)
     if not isinstance(kernel, Gemm):
         return
     input_bytes = int(kernel.m * kernel.k * kernel.element_bytes)
-    if (op.split, op.part) in ((Split.COLUMN, Part.FORWARD), (Split.ROW, Part.INPUT_GRADIENT)):
+    if (op.split, op.part) == (Split.ROW, Part.INPUT_GRADIENT) or (column and op.part is Part.FORWARD):
         yield _collective(op, Purpose.GATHER, "all_gather", input_bytes)
+    if (op.split, op.part) == (Split.GATHERED, Part.INPUT_GRADIENT):
+        yield _collective(op, Purpose.GATHER_RESULT, "all_gather", input_bytes)
     if column and op.part is Part.INPUT_GRADIENT and (op.operator, Part.WEIGHT_GRADIENT) in present:
         yield _collective(op, Purpose.REGATHER, "all_gather", kernel.result_bytes)
     if column and op.part is Part.WEIGHT_GRADIENT and (op.operator, Part.INPUT_GRADIENT) not in present:
@@ -93,9 +96,13 @@ def _gathers(op: Compute, present: set[tuple[str, Part]]) -> Iterator[Collective
 
 
 def _sums(op: Compute, kind: str) -> Iterator[Collective]:
-    """Collectives for the partial sums of a group: of a result, of the gradient of an input, of the terms of the loss."""
+    """Collectives for the partial sums of a group: of a result, of the gradient of an input, of the terms of the loss; and the
+    gather of a result that every rank needs whole.
+    """
     of_result = op.part is Part.FORWARD and op.split in (Split.ROW, Split.SUM, Split.LOOKUP)
-    if of_result or (op.part is Part.INPUT_GRADIENT and op.split is Split.COLUMN):
+    if op.part is Part.FORWARD and op.split is Split.GATHERED and isinstance(op.kernel, Gemm):
+        yield _collective(op, Purpose.GATHER_RESULT, "all_gather", op.kernel.result_bytes)
+    if of_result or (op.part is Part.INPUT_GRADIENT and op.split in COLUMNS):
         if isinstance(op.kernel, Attention):
             raise InvariantBroken("attention is divided by heads and leaves no partial sums")
         yield _collective(op, Purpose.REDUCE, kind, op.kernel.result_bytes)
@@ -125,7 +132,7 @@ def _with_detached_weight_gradients(body: Body) -> Iterator[AnyOp]:
     gathers = {op.operator: op.name for op in body.ops if op.purpose is Purpose.REGATHER and op.part is Part.INPUT_GRADIENT}
     passed_on = {op.operator for op in body.ops if op.part is Part.INPUT_GRADIENT}
     for op in body.ops:
-        of_column = isinstance(op, Compute) and op.split is Split.COLUMN and not op.expert and op.operator in passed_on
+        of_column = isinstance(op, Compute) and op.split in COLUMNS and not op.expert and op.operator in passed_on
         if op.name == gathers.get(op.operator):
             yield replace(op, detached=True)
         elif of_column and op.part is Part.WEIGHT_GRADIENT:

@@ -1,15 +1,20 @@
 """ZeRO-3 and FSDP: ranks divide the parameters too, and every pass gathers them, unit by unit, right before they are needed.
 
-A unit is a layer, the embedding or the head with the last norm. Its gather runs beside compute, on the communicator that also
-reduces gradients. A copy from the buffer of the gather into the parameters precedes the first operation of the unit. In the
-forward pass the gather of unit i + 1 waits for the copy of unit i - 1, in the backward pass for the copy of the unit before it;
-`prefetch` says how many units ahead, and `in_flight` makes it wait until an earlier unit is released as well. The forward pass
-releases all units but the head, which the backward pass needs next. Without `reshard` it releases none, and with a pipeline a
-stage gathers its units in the first forward pass of a step and keeps them. Gathers of a pass wait for the pass before.
+A unit is a layer without its experts, the experts of a layer, the embedding, or the head with the last norm. Its gather runs
+beside compute, on the communicator that also reduces gradients. A copy from the buffer of the gather into the parameters precedes
+the first operation of the unit. In the forward pass the gather of unit i + 1 waits for the copy of unit i - 1, in the backward
+pass for the copy of the unit before it; `prefetch` says how many units ahead, and `in_flight` makes it wait until an earlier unit
+is released as well. The forward pass releases all units but the head, which the backward pass needs next. Without `reshard` it
+releases none, and with a pipeline a stage gathers its units in the first forward pass of a step and keeps them. Gathers of a pass
+wait for the pass before.
+
+Experts are gathered from the ranks that hold copies of them (edp). Their gather follows that of their layer, which torchtitan
+prefetches together, and takes turns with it, since PyTorch issues all gathers on one stream.
 
 References: PyTorch 002a76fb, _fsdp_param_group.py (unshard, wait_for_unshard, _backward_prefetch) and _fsdp_state.py
-(_root_pre_forward); torchtitan 018740b7, models/llama3/infra/parallelize.py (apply_fsdp); DeepSpeed 0031ae39,
-zero/partition_parameters.py (AllGatherCoalescedHandle). ZeRO-3 is assumed to gather in the order of FSDP.
+(_root_pre_forward); torchtitan 018740b7, models/llama3/infra/parallelize.py (apply_fsdp), and 05a6cb38,
+models/llama4/infra/parallelize.py, for experts; DeepSpeed 0031ae39, zero/partition_parameters.py (AllGatherCoalescedHandle).
+ZeRO-3 is assumed to gather in the order of FSDP.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ from ...program.program import (
     first_forward,
 )
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT
-from .data_parallel import OPTIMIZER, Bucket, bucket_of, collective_name, parameters_by_stage, replica_count, replicas_of
+from .data_parallel import EXPERTS, OPTIMIZER, Bucket, bucket_of, collective_name, parameters_by_stage, replica_count, replicas_of
 from .shards import ShardedState, sharded
 
 UPDATED: Key = (PARAMETERS, "updated")
@@ -70,24 +75,33 @@ def _gathering(
 ) -> Iterator[Step]:
     """The steps of a rank, where each pass gathers what it needs and what is not there from passes before."""
     buckets = parameters_by_stage(program, rank)
-    divided = {stage for stage in buckets if replica_count(program, stage, state.replicas) > 1}
+    groups = {
+        stage: {
+            b: state.group(replicas_of(program, stage, b)) for b in of if replica_count(program, stage, state.replicas, b) > 1
+        }
+        for stage, of in buckets.items()
+    }
     first = first_forward(steps)
-    present: dict[int, AbstractSet[Bucket]] = {stage: frozenset() for stage in divided}
+    present: dict[int, AbstractSet[Bucket]] = {stage: frozenset() for stage in buckets}
     before: tuple[Key, ...] = ()
     for i, step in enumerate(steps):
         if step.phase == OPTIMIZER:
             step = replace(step, outputs=(*step.outputs, (END, UPDATED)))
-        if step.stage in divided and step.phase in (FORWARD, BACKWARD, INPUT_GRADIENT):
+        if groups.get(step.stage) and step.phase in (FORWARD, BACKWARD, INPUT_GRADIENT):
             body, stays = program.bodies[step.body], frozenset(filter(state.stays, buckets[step.stage]))
             units = _units(body, program.bodies[steps[first[step.stage]].body], buckets[step.stage])
-            missing = frozenset(unit.bucket for unit in units) - present[step.stage]
+            missing = {
+                unit.bucket: groups[step.stage][unit.bucket]
+                for unit in units
+                if unit.bucket in groups[step.stage] and unit.bucket not in present[step.stage]
+            }
             present[step.stage] = stays if step.phase == FORWARD or state.pipelined else frozenset()
             if missing:
-                group = state.group(replicas_of(program, step.stage))
+                over = " and ".join(dict.fromkeys(group.name for group in missing.values()))
                 # what a body lacks is all of its units, or all but those that stay: their number tells which
-                name = f"{step.body}, gathering {len(missing)} units over {group.name}"
+                name = f"{step.body}, gathering {len(missing)} units over {over}"
                 if name not in bodies:
-                    bodies[name] = _with_gathers(body, units, missing, stays, group, state, forward=step.phase == FORWARD)
+                    bodies[name] = _with_gathers(body, units, missing, stays, state, forward=step.phase == FORWARD)
                 after = (*step.after, *before, *((UPDATED,) if i == first[step.stage] else ()))
                 waits = tuple((body.ops[0].name, key) for key in after)
                 step = replace(step, body=name, after=after, waits=(*step.waits, *waits))
@@ -100,7 +114,7 @@ def _units(body: Body, forward: Body, parameters: Mapping[Bucket, int]) -> list[
     outside = {op.operator: bucket_of(op) for op in forward.ops if isinstance(op, Compute) and op.parameters and op.layer < 0}
     positions: dict[Bucket, list[int]] = {}
     for at, op in enumerate(body.ops):
-        bucket = (op.layer, "layer") if op.layer >= 0 else outside.get(op.operator)
+        bucket = bucket_of(op) if op.layer >= 0 else outside.get(op.operator)
         if bucket is not None and bucket in parameters and op.purpose not in WITHOUT_PARAMETERS:
             positions.setdefault(bucket, []).append(at)
     return [_Unit(bucket, parameters[bucket], at[0], at[-1]) for bucket, at in positions.items()]
@@ -109,9 +123,8 @@ def _units(body: Body, forward: Body, parameters: Mapping[Bucket, int]) -> list[
 def _with_gathers(
     body: Body,
     units: Sequence[_Unit],
-    missing: AbstractSet[Bucket],
+    missing: Mapping[Bucket, Communicator],
     stays: AbstractSet[Bucket],
-    group: Communicator,
     state: ShardedState,
     *,
     forward: bool,
@@ -121,10 +134,13 @@ def _with_gathers(
     freed: dict[int, int] = {}
     chain = _chain(body)
     copies: dict[int, str] = {}
+    gather: Collective | None = None
     for k, unit in enumerate(units):
         if unit.bucket not in missing:
             continue
         at, after = _begin(k, units, body, chain, copies, state.sharding, forward=forward)
+        group, before = missing[unit.bucket], gather
+        after += (before.name,) if before and before.communicator != group.name else ()
         name, size_bytes = collective_name(unit.bucket, PARAMETERS), unit.parameters * state.element_bytes
         # what stays counts throughout the step: its buffers are gone before the activations of a pass are complete
         kept_bytes, passing_bytes = (size_bytes, 0) if unit.bucket in stays else (0, size_bytes)
@@ -175,15 +191,21 @@ def _begin(
     k: int, units: Sequence[_Unit], body: Body, chain: Sequence[tuple[str, ...]], copies: Mapping[int, str], sharding: Sharding,
     *, forward: bool,
 ) -> tuple[int, tuple[str, ...]]:  # fmt: skip
-    """The position of the gather of the k-th unit in a body, and the operations that the gather waits for."""
-    ahead = k - sharding.prefetch - (forward and sharding.prefetch > 0)
+    """The position of the gather of the k-th unit in a body, and the operations that the gather waits for.
+
+    The experts of a layer are gathered right behind their layer, and count as one unit with it.
+    """
+    layers = [n for n, unit in enumerate(units) if unit.bucket[1] != EXPERTS]
+    number = sum(n <= k for n in layers) - 1
+    ahead = number - sharding.prefetch - (forward and sharding.prefetch > 0)
     at = 0
     after: tuple[str, ...] = ()
     if ahead >= 0:
-        at = units[ahead].first
-        after = (copies[ahead],) if ahead in copies else chain[at]
-    released = k - (sharding.in_flight or len(units))
-    if released >= 0 and units[released].last < units[k].first:
-        last = units[released].last
+        n = k if not sharding.prefetch else layers[ahead + 1] - 1 if forward else layers[ahead]
+        at = units[n].first
+        after = (copies[n],) if n in copies else chain[at]
+    released = number - (sharding.in_flight or len(units))
+    if released >= 0 and units[layers[released]].last < units[k].first:
+        last = units[layers[released]].last
         at, after = max(at, last + 1), (*after, body.ops[last].name)
     return at, after

@@ -1,0 +1,145 @@
+"""Experts with sharded state, sentence by sentence: units, volumes, groups, memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import simulator as sim
+from simulator.config import derived
+from simulator.program.program import Collective, Purpose
+from simulator.simulation.runnable import RunnableScenario as Scenario
+from simulator.simulation.simulate import program_of
+
+from ..small_scenarios import both, bound_twice
+from .test_experts import HIDDEN, LAYERS, called, layer_parameters, of
+from .test_sharded_state import G_BYTES, P_BYTES, rows_of, sent_bytes
+
+MICROBATCHES = 2
+
+
+def counts(chosen: Scenario) -> tuple[int, int, int]:
+    """Parameters of all experts on a rank, of the rest of the model, and of the head with its norm."""
+    experts, rest = layer_parameters(chosen.model)
+    head = (chosen.model.vocab + 1) * HIDDEN
+    return LAYERS * experts // chosen.plan.ep, LAYERS * rest + chosen.model.vocab * HIDDEN + head, head
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.sampled_from([1, 2, 4]), st.sampled_from(["fsdp", "zero2"]))
+def test_t17_15_experts_are_divided_over_their_copies(ep: int, kind: str) -> None:
+    """FSDP: m P_e (2 p + g) / ep over edp, m P (2 p + g) over dp; ZeRO-2: P (m g + p) of each."""
+    chosen = of({"ep": ep, "sharding": kind})
+    experts, rest, head = counts(chosen)
+    m, passes = MICROBATCHES, 2 * MICROBATCHES if kind == "fsdp" else 1
+    assert sent_bytes(program_of(chosen)) == {
+        ("edp", "all_gather"): passes * experts * P_BYTES,
+        ("edp", "reduce_scatter"): m * experts * G_BYTES,
+        ("dp", "all_gather"): (passes * rest - (m * head if kind == "fsdp" else 0)) * P_BYTES,
+        ("dp", "reduce_scatter"): m * rest * G_BYTES,
+    }
+
+
+def test_t17_15_experts_that_one_rank_holds_alone_are_not_gathered() -> None:
+    assert {group for group, _ in sent_bytes(program_of(of({"ep": 8, "sharding": "fsdp"})))} == {"dp"}
+    only_experts = of({"tp": 8, "etp": 1, "ep": 2, "sharding": "fsdp"}, batch=2)
+    assert {group for group, _ in sent_bytes(program_of(only_experts))} == {"edp"}
+
+
+def test_t17_15_with_a_pipeline_experts_are_gathered_and_reduced_once() -> None:
+    chosen = of({"pp": 2, "ep": 2, "sharding": "fsdp"})
+    experts, _, _ = counts(chosen)
+    sent = sent_bytes(program_of(chosen))
+    assert sent["edp", "all_gather"] == experts // 2 * P_BYTES
+    assert sent["edp", "reduce_scatter"] == experts // 2 * G_BYTES
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("kind", ["zero1", "zero2", "hsdp"])
+def test_t17_15_groups_divide_experts_too(kind: Any) -> None:
+    """Two groups of four GPUs, in which two ranks hold the same experts; shares are reduced across the groups."""
+    chosen = of({"ep": 2, "sharding": sim.Sharding(kind, group=4)})
+    mesh = derived.mesh_of(chosen)
+    assert mesh.groups(("edp",)).tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert mesh.groups(("edp", "replicas")).tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert mesh.groups(("replicas",)).tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    experts, rest, _ = counts(chosen)
+    sent, times = sent_bytes(program_of(chosen)), 1 if kind == "zero1" else MICROBATCHES
+    assert sent["edp shards", "reduce_scatter"] == times * experts * G_BYTES
+    assert sent["dp replicas", "all_reduce"] == times * (experts // 2 + rest // 4) * G_BYTES
+
+
+def of_layers(rows: Any, block: str) -> Any:
+    """The operations of a name, one for each layer, in the order of their starts."""
+    return [*rows[rows.block.str.fullmatch(rf"layer \d+ {block}")].itertuples()]
+
+
+def test_t17_16_the_experts_of_a_layer_are_a_unit_behind_their_layer() -> None:
+    """Forward both gathers wait for the copy of the experts two layers before, backward for that of the layer before."""
+    rows = rows_of(of({"ep": 2, "sharding": "fsdp"}).simulate(steps=1))
+    for phase, behind, awaited in (("F", 2, "experts parameters copy"), ("B", 1, "parameters copy")):
+        here = rows[(rows.phase == phase) & (rows.microbatch == 1)]
+        layers, experts = of_layers(here, "parameters"), of_layers(here, "experts parameters")
+        copies, before = of_layers(here, "parameters copy"), of_layers(here, awaited)
+        assert len(layers) == len(experts) == LAYERS
+        for at, (of_layer, of_experts) in enumerate(zip(layers, experts, strict=True)):
+            assert of_layer.end_ns <= of_experts.start_ns, "they take turns"
+            if at >= behind:
+                assert before[at - behind].end_ns <= of_layer.start_ns
+            if at > 0:
+                assert of_experts.start_ns < copies[at].start_ns, "ahead of the layer itself"
+
+
+def test_t17_16_experts_count_as_one_unit_with_their_layer() -> None:
+    """With one unit in flight a layer and its experts are gathered when the layer before has ended."""
+    rows = rows_of(of({"ep": 2, "sharding": sim.Sharding("fsdp", prefetch=3, in_flight=1)}).simulate(steps=1))
+    here = rows[(rows.phase == "F") & (rows.microbatch == 1)]
+    ends = [last.end_ns for last in of_layers(here, "mlp_residual")]
+    for block in ("parameters", "experts parameters"):
+        assert all(gather.start_ns >= end for gather, end in zip(of_layers(here, block)[1:], ends, strict=False))
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("kind, group", [("fsdp", None), ("hsdp", 4), ("zero2", None), ("zero2", 4), ("zero3", None)])
+def test_t17_15_memory_holds_shares_of_experts(kind: Any, group: int | None) -> None:
+    ep = 1 if kind == "zero3" else 2
+    chosen = of({"ep": ep, "sharding": sim.Sharding(kind, group=group)})
+    experts, rest, _ = counts(chosen)
+    ranks, edp = group or 8, (group or 8) // ep
+    share = experts / edp + rest / ranks
+    memory = chosen.simulate().memory[0]
+    whole = kind == "zero2"
+    master = kind in ("fsdp", "hsdp")
+    stays = 0 if whole else (chosen.model.vocab + 1) * HIDDEN * 2
+    assert memory.parameters_bytes == pytest.approx(
+        (experts + rest) * 2 if whole else share * (4 if master else 2) + stays, abs=16
+    )
+    assert memory.gradients_bytes == pytest.approx(4 * share, abs=16)
+    assert memory.optimizer_bytes == pytest.approx((8 if master else 12) * share, abs=48)
+
+
+GRID: dict[str, dict[str, Any]] = {
+    "fsdp": {"ep": 4, "sharding": "fsdp"},
+    "whole experts, no reshard": {"tp": 2, "ep": 4, "etp": 1, "sharding": sim.Sharding("fsdp", reshard=False)},
+    "hsdp with a pipeline": {"pp": 2, "ep": 2, "sharding": sim.Sharding("hsdp", group=2)},
+    "whole in a group": {"ep": 4, "sharding": sim.Sharding("zero2", group=4)},
+    "context parallel, no overlap": {
+        "cp": 2, "ep": 4, "sharding": sim.Sharding("hsdp", group=2), "overlap": sim.Overlap(dp=False), "recompute": "full",
+    },
+    "copies of stages": {"pp": 2, "ep": 2, "schedule": "dualpipe", "sharding": sim.Sharding("zero1", group=2)},
+    "drawn": {"ep": 4, "sharding": sim.Sharding("fsdp", prefetch=2, in_flight=2), "moe": sim.Moe("drawn")},
+}  # fmt: skip
+
+
+@pytest.mark.thinned(7)
+@pytest.mark.parametrize("name", GRID)
+def test_folded_equals_unfolded_for_sharded_experts(name: str) -> None:
+    chosen = of(GRID[name], dense_layers=1, shared_experts=1)
+    both(*bound_twice(chosen)).assert_equal()
+    run = chosen.simulate()
+    assert run.memory_over_time(0)[1].max() <= run.memory[0].total_bytes
+    reduced = [op for op in called(chosen) if isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS]
+    assert reduced
