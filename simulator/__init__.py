@@ -15,6 +15,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .advise.serving_advice import advise_serving as advise_serving
+    from .advise.training_advice import advise as advise
     from .config.load import cluster as cluster
     from .config.load import framework as framework
     from .config.load import model as model
@@ -61,6 +63,8 @@ _WHERE = {
     "Run": "simulation.run",
     "Sharding": "plan.plan",
     "UserError": "errors",
+    "advise": "advise.training_advice",
+    "advise_serving": "advise.serving_advice",
     "cluster": "config.load",
     "collective": "study.collective",
     "compare_schedules": "study.schedule_verbs",

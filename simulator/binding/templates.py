@@ -32,6 +32,7 @@ class _Compiled:
     after: Array
     """Pairs (row, row that it waits for), two columns."""
     named: Mapping[str, int]
+    turns: Array
 
 
 class Templates:
@@ -88,7 +89,7 @@ class Templates:
         named[LAST] = last if last >= 0 else named[END]
         lanes = [(row, self.lanes.setdefault(s, len(self.lanes))) for row, op in enumerate(body.ops) for s in op.streams]
         lane, before = (np.array(pairs, dtype=np.int64).reshape(-1, 2) for pairs in (lanes, after))
-        return _Compiled(first, len(body.ops), lane, before, named)
+        return _Compiled(first, len(body.ops), lane, before, named, np.array(body.turns, dtype=np.int64))
 
     def _role(self, role: Role, steps: tuple[Step, ...]) -> tuple[Template, Labels, tuple[str, ...]]:
         """The template of a role, its labels, and the communicator of each of its slots."""
@@ -97,7 +98,7 @@ class Templates:
         begins = offsets(rows)
         n, step = int(begins[-1]), np.repeat(np.arange(len(steps)), rows)
         op = np.arange(n) + np.repeat(np.array([body.first for body in bodies], dtype=np.int64) - begins[:-1], rows)
-        written = np.argsort(_sort_keys(steps, begins), kind="stable")
+        written = np.argsort(_sort_keys(steps, bodies, begins), kind="stable")
         row = np.argsort(written)  # the inverse: where each row of the bodies, joined one after the other, is written
         step, op = step[written], op[written]
         after = row[self._after(steps, bodies, begins)]
@@ -135,8 +136,8 @@ def _follows(op: AnyOp, before: AnyOp) -> bool:
     return not isinstance(before, Transfer) and bool(set(op.streams) & set(before.streams))
 
 
-def _sort_keys(steps: tuple[Step, ...], begins: Array) -> Array:
-    """Sort keys of rows: their own order, except that the rows of the two steps of a pair alternate evenly."""
+def _sort_keys(steps: tuple[Step, ...], bodies: list[_Compiled], begins: Array) -> Array:
+    """Sort keys of rows: their own order, except that the rows of the two steps of a pair take turns, or alternate evenly."""
     turn = np.arange(int(begins[-1]), dtype=np.float64)
     pairs: dict[tuple[int, int], list[int]] = {}
     for at, step in enumerate(steps):
@@ -144,9 +145,12 @@ def _sort_keys(steps: tuple[Step, ...], begins: Array) -> Array:
             pairs.setdefault((step.iteration, step.pair), []).append(at)
     for members in pairs.values():
         first, end = int(begins[members[0]]), int(begins[members[-1] + 1])
+        taken = np.concatenate([bodies[at].turns for at in members])
+        least, span = taken.min(initial=0), taken.max(initial=0) - taken.min(initial=0) + 1
         for at in members:
-            rows = int(begins[at + 1] - begins[at])
-            turn[begins[at] : begins[at + 1]] = first + (np.arange(rows) + 0.5) / rows * (end - first)
+            rows, turns = int(begins[at + 1] - begins[at]), bodies[at].turns
+            share = (turns - least) / span if len(turns) else (np.arange(rows) + 0.5) / rows
+            turn[begins[at] : begins[at + 1]] = first + share * (end - first)
     return turn
 
 

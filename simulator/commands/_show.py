@@ -28,6 +28,9 @@ trust_option = click.option(
 long_option = click.option(
     "--long", is_flag=True, help="Allow work estimated to take more than 10 s or 4 GiB, which is refused otherwise."
 )
+set_option = click.option(
+    "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4. May be repeated."
+)
 LONGEST = 2**40
 """The longest duration without a unit."""
 REFRESH_S, NEARLY = 0.2, 0.99
@@ -37,8 +40,6 @@ PATIENCE_S = 1.0
 
 def scenario_argument(command: Callable[..., None]) -> Callable[..., None]:
     """The argument SCENARIO of a command, with the options that say how it is read."""
-    set_help = "Override a field, such as plan.tp=4. May be repeated."
-    set_option = click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help=set_help)
     return click.argument("scenario")(set_option(trust_option(command)))
 
 

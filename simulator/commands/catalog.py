@@ -25,7 +25,7 @@ AUTOMATIC = {
     "plan.placement": "rank r on GPU r",
     **dict.fromkeys(("plan.sharding", "plan.recompute"), "as the framework does"),
     **dict.fromkeys(("job.total_tokens", "job.price_per_gpu_hour"), "none: one step is reported"),
-    **{f"plan.overlap.{axis}": "as the framework does" for axis in ("dp", "tp", "pp")},
+    **{f"plan.overlap.{axis}": "as the framework does" for axis in ("dp", "tp", "pp", "ep")},
     "framework.attention": "the usual one of the GPU",
     "cluster.inter_node": "none, of a single node",
     "cluster.shape": "rail-optimized; of a single node what is inside it",

@@ -8,6 +8,7 @@ import click
 
 from ..errors import Infeasible
 from ..units import GIB, show_bytes, show_s
+from ._advice import print_remedies
 from ._show import (
     Count,
     json_option,
@@ -32,16 +33,18 @@ if TYPE_CHECKING:
 @click.option("--explain", is_flag=True, help="Show every term of one rank at its peak, with its formula.")
 @click.option("--rank", type=Count(0), help="Pipeline rank to explain.  [default: the fullest]")
 @click.option("--plot", metavar="FILE", callback=picture_path, help="Draw the memory over time as PNG, SVG or PDF.")
+@click.option("--remedies", "listing", is_flag=True, help="List changes that make the plan fit, by their step time.")
 @long_option
 @json_option
 def command(
-    scenario: str, settings: tuple[str, ...], trust: bool, explain: bool, rank: int | None, plot: str | None, long: bool,
-    as_json: bool,
+    scenario: str, settings: tuple[str, ...], trust: bool, explain: bool, rank: int | None, plot: str | None,
+    listing: bool, long: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Show the memory of every pipeline rank of SCENARIO by class, and the time of its peak. Exit code 3 if it does not fit.
 
     With --explain the term of an operator is what the operator keeps for its gradients: mostly its input.
     """
+    from ..advise.remedies import remedies as changes
     from ..simulation.memory_check import remedies
     from ..simulation.runnable import load_one
     from ..study.step_views import memory
@@ -50,16 +53,19 @@ def command(
         raise click.UsageError("--rank says which rank --explain explains, and does nothing without it")
     with progress("simulating") as expect:
         report = memory(load_one(scenario, settings, trust=trust), long=long, expect=expect)
+        found = changes(report.run.scenario, long=long) if listing else ()
     if plot is not None:
         from ..figures.drawing import save
         from ..figures.memory_plot import memory_plot
 
         save(memory_plot(report.run), plot)
     if as_json:
-        print_json((report.explain(rank) if explain else report).as_dict())
+        listed = {"remedies": [one.as_dict() for one in found]} if listing else {}
+        print_json({**(report.explain(rank) if explain else report).as_dict(), **listed})
     else:
         _print_terms(report.explain(rank)) if explain else _print_table(report)
         print_pairs([("picture", plot)]) if plot else None
+        print_remedies(found) if found else None
     print_notes(report.run.notes)
     if report.over_gib and as_json:
         raise click.exceptions.Exit(Infeasible.exit_code)

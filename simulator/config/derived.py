@@ -10,6 +10,7 @@ from ..engine.task import Array
 from ..plan.mesh import REPLICAS, Mesh
 from ..plan.plan import Plan, Recompute
 from ..program.slot import Shape, as_taken
+from ..schedules._vocabulary import BARRIERS
 from . import token_shares
 from .scenario import Scenario
 
@@ -45,7 +46,13 @@ def schedule_shape(scenario: Scenario) -> Shape:
     """The shape that the plan requests from its schedule, without durations."""
     plan = scenario.plan
     shape = Shape(
-        plan.pp, microbatches(scenario) * plan.splits, plan.chunks, plan.group, plan.splits, memory_limit=plan.memory_limit
+        plan.pp,
+        microbatches(scenario) * plan.splits,
+        plan.chunks,
+        plan.group,
+        plan.splits,
+        memory_limit=plan.memory_limit,
+        barriers=BARRIERS.get(plan.vocabulary, 0),
     )
     return as_taken(scenario.schedule, shape)
 

@@ -8,7 +8,7 @@ from math import gcd
 from ..fields import Contradiction
 from ..plan.plan import Moe
 from ..workload.architecture import nearest_divisor
-from . import token_shares
+from . import catalog, token_shares
 from .derived import data_parallel_degree, replicas
 from .scenario import Scenario
 
@@ -19,9 +19,10 @@ def faults_of_experts(scenario: Scenario) -> Found:
     """Faults of expert parallelism, and of models with experts under other parallelism."""
     model, plan, etp = scenario.model, scenario.plan, scenario.plan.tensor_parallel_of_experts
     if not model.experts:
-        for name, default in (("ep", 1), ("etp", None), ("moe", Moe())):
-            if getattr(plan, name) != default:
-                yield f"plan.{name}", f"{model.name} has no experts", "leave it out, or take a model with experts"
+        given = {"ep": plan.ep > 1, "etp": plan.etp, "moe": plan.moe != Moe()}
+        given |= {f"overlap.{name}": getattr(plan.overlap, name) for name in ("ep", "weight_gradients")}
+        for name in (name for name, value in given.items() if value):
+            yield f"plan.{name}", f"{model.name} has no experts", "leave it out, or take a model with experts"
         return
     ranks, fixed = plan.tp * replicas(scenario), plan.ep * etp
     if model.experts % plan.ep:
@@ -39,6 +40,7 @@ def faults_of_experts(scenario: Scenario) -> Found:
     yield from _sharded(scenario, fixed)
     yield from _deepep(scenario)
     yield from _drawn(scenario)
+    yield from _beside_compute(scenario)
 
 
 def _sharded(scenario: Scenario, fixed: int) -> Found:
@@ -103,7 +105,8 @@ def _drawn(scenario: Scenario) -> Found:
     """Faults of uneven routing, drawn or given, and of its options without it."""
     plan, moe, usual = scenario.plan, scenario.plan.moe, Moe()
     what = moe.routing if moe.routing in ("balanced", "drawn") else "given"
-    for name in {"balanced": ("seed", "concentration", "placement"), "given": ("seed", "concentration")}.get(str(what), ()):
+    useless = {"balanced": ("seed", "concentration", "ranks", "placement"), "given": ("seed", "concentration")}
+    for name in useless.get(str(what), ()):
         if getattr(moe, name) != getattr(usual, name):
             yield f"plan.moe.{name}", f"{what} routing has no use for it", "leave it out, or routing: drawn"
     if what == "balanced":
@@ -127,3 +130,26 @@ def _drawn(scenario: Scenario) -> Found:
         yield "plan.moe.routing", "without expert parallelism every rank has all rows", "ep > 1, or routing: balanced"
     if scenario.fidelity.collectives == "stepwise":
         yield "fidelity.collectives", "uneven exchanges are not simulated message by message", "fluid or closed"
+
+
+def _beside_compute(scenario: Scenario) -> Found:
+    """Faults of exchanges of experts beside compute.
+
+    The rules of overlap_moe_expert_parallel_comm in Megatron-LM (d98e8a6), megatron/core/transformer/transformer_config.py.
+    """
+    plan, module = scenario.plan, scenario.schedule
+    for name in ("ep", "weight_gradients"):
+        if getattr(plan.overlap, name) and plan.ep == 1:
+            yield f"plan.overlap.{name}", "without expert parallelism nothing is exchanged", "ep > 1, or leave it out"
+    if not plan.exchanges_beside_compute(scenario.framework.overlap):
+        return
+    alternates, chunks = getattr(module, "ALTERNATES", False), getattr(module, "CHUNKS", plan.chunks)
+    if not alternates and not getattr(module, "PAIRS", False):
+        message = f"{catalog.called(plan.schedule)} runs no forward pass together with a backward pass"
+        yield "plan.overlap.ep", message, "false, or the schedule interleaved, dualpipe or dualpipe-v"
+    elif alternates and plan.pp > 1 and chunks == 1:
+        message = "in a pipeline of one stage per rank a forward pass waits for the backward pass that would hide its exchanges"
+        yield "plan.overlap.ep", message, "false, or the schedule interleaved with chunks: 2"
+    if alternates and plan.recomputation.scope == "full":
+        message = "layers that are recomputed as a whole exchange tokens once more, which no pair hides"
+        yield "plan.recompute", message, "selective, or ops, or plan.overlap.ep: false"

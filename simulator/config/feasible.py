@@ -30,6 +30,7 @@ from .memory_rules import faults_of_recomputed_layers, faults_of_recomputed_oper
 from .reader import Grammar, Grammars, faults_in
 from .scenario import GRAMMARS, Perturb, Scenario, schedule
 from .shipped_fits import file_of
+from .vocabulary_rules import faults_of_vocabulary
 
 MOST_LAYER_SLOTS = 400_000
 """Most layers x microbatches of a replica that one simulation takes, for its memory and its run time."""
@@ -53,7 +54,9 @@ def check(scenario: Scenario) -> Scenario:
     cheap: tuple[Callable[[Scenario], Found], ...] = (
         _degrees, _batch, _divisions, _shared_sequences, faults_of_experts, faults_of_sharding, _order, _placed, _disturbed_ranks,
     )  # fmt: skip
-    dear: tuple[Callable[[Scenario], Found], ...] = (_cluster, _disturbed_links, _scheduled, faults_of_recomputed_operators)
+    dear: tuple[Callable[[Scenario], Found], ...] = (
+        _cluster, _disturbed_links, _scheduled, faults_of_recomputed_operators, faults_of_vocabulary,
+    )  # fmt: skip
     found = [fault for law in cheap for fault in law(scenario)] or [fault for law in dear for fault in law(scenario)]
     if found:
         placed = ((name, message, hint, marks.where_of_several(place_of(name), message)) for name, message, hint in found)

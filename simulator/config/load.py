@@ -31,12 +31,17 @@ def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False)
 
     Code that files name (`module:name`, `file.py:name`) is refused, unless `trust` says that it may be imported.
     """
+    return _read_scenario(document_of(path, settings), Trust(trust))
+
+
+def document_of(path: str | Path, settings: Iterable[str] = ()) -> Document:
+    """The document of a scenario in a file (or of a name in the catalog) with its settings, before its names are resolved."""
     if not isinstance(path, (str, Path)):
         raise UserError(f"{shown(path)} is no file and no name", hint='load("scenario.yaml")')
     name = str(path)
     file = Path(name) if isinstance(path, Path) or catalog.is_file(name) else catalog.find("scenarios", name)
     document = read_or_import(file, "scenarios")
-    return _read_scenario(_with_settings(_extended(document, (file.resolve(),)), settings), Trust(trust))
+    return _with_settings(_extended(document, (file.resolve(),)), settings)
 
 
 def scenario(data: Mapping[str, Any], *, trust: bool = False) -> Scenario | Tenancy:
@@ -44,9 +49,14 @@ def scenario(data: Mapping[str, Any], *, trust: bool = False) -> Scenario | Tena
 
     With `trust` the files that it names may name code, which is imported.
     """
+    return _read_scenario(document_with(data), Trust(trust))
+
+
+def document_with(data: Mapping[str, Any], settings: Iterable[str] = ()) -> Document:
+    """The document of a mapping such as a YAML file holds, with its settings, before its names are resolved."""
     if not isinstance(data, Mapping):
         raise UserError(f"a scenario is a mapping, not {shown(data)}", hint='a file is read by load("scenario.yaml")')
-    return _read_scenario(_extended(Document.of(data), ()), Trust(trust))
+    return _with_settings(_extended(Document.of(data), ()), settings)
 
 
 def _read_scenario(document: Document, trust: Trust) -> Scenario | Tenancy:

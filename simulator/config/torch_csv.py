@@ -48,6 +48,10 @@ class Table:
     def CHUNKS(self) -> int:  # noqa: N802
         return self.shape.chunks
 
+    @property
+    def PAIRS(self) -> bool:  # noqa: N802
+        return any(isinstance(box, Pair) for row in self.rows for box in row)
+
     def refuse(self, shape: Shape) -> None:
         ranks, microbatches = self.shape.ranks, self.shape.microbatches
         if (shape.ranks, shape.microbatches) != (ranks, microbatches):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import yaml
 
 from .. import escape
 from ..fields import Declared, Form, specs
 from ..units import GB, GIB, KIB, MIB, US_PER_S
+
+LINE_WIDTH = 120
 
 
 def yaml_lines(value: Declared) -> list[str]:
@@ -21,6 +25,13 @@ def yaml_lines(value: Declared) -> list[str]:
         else:
             lines.append(f"{key}: {_text(of, item)}")
     return lines
+
+
+def scenario_lines(data: Mapping[str, Any], plan: Declared) -> list[str]:
+    """The lines of a scenario file with the plain data of another scenario and a plan of its own."""
+    others = {key: value for key, value in data.items() if key != "plan"}
+    lines = yaml.safe_dump(others, sort_keys=False, default_flow_style=None, width=LINE_WIDTH).splitlines()
+    return [*lines, *(["plan:", *(f"  {line}" for line in yaml_lines(plan))] if yaml_lines(plan) else [])]
 
 
 def flow(value: Declared) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from math import lcm
 
 from ..kernels import Part
 from ..plan.plan import Plan
@@ -41,6 +42,7 @@ from ..workload.model import Model
 from .kernels_of_framework import accumulate, framework_kernels
 from .passes.context_parallel import ContextParallel, context_parallel
 from .passes.data_parallel import NORM, DataParallel, Replicas, data_parallel
+from .passes.expert_overlap import side_by_side
 from .passes.expert_parallel import ExpertParallel, expert_parallel
 from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
@@ -48,6 +50,7 @@ from .passes.recompute import recompute
 from .passes.release import release_activations
 from .passes.shards import ShardedState
 from .passes.tensor_parallel import tensor_parallel
+from .passes.vocabulary import SharedVocabulary, kernels_of_stage, vocabulary
 from .passes.working_set import Sizes, keep_results, working_sets
 from .passes.zero1 import zero1
 from .passes.zero3 import zero3
@@ -88,13 +91,15 @@ def _lowered(
     releases_weights = sharding.gathers and sharding.reshard and dp > 1
     recipe = replace(framework.low_precision, cached_weights=framework.low_precision.cached_weights and not releases_weights)
     narrow = Quantisation(job.dtype, recipe, element_bytes, shares) if job.narrow else None
-    model = _divisible(model, plan.tp)
+    model = _divisible(model, plan)
+    tokens = job.microbatch_size * job.sequence_length // (layout.shape.splits * plan.cp)
     program = build(model, plan, job, layout, framework)
+    if plan.shares_vocabulary:
+        program = vocabulary(program, SharedVocabulary(plan.vocabulary, tokens // shares, model.hidden, element_bytes))
     program = tensor_parallel(program, plan.tp, sequence=sequence, overlap=overlap.tp)
     program = context_parallel(
         program, ContextParallel(plan.cp, plan.divides_heads_by, plan.cp_kind == "all-gather", plan.overlap.cp)
     )
-    tokens = job.microbatch_size * job.sequence_length // (layout.shape.splits * plan.cp)
     if model.experts:
         program = expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp, load))
     program = quantise(program, narrow) if narrow else program
@@ -135,14 +140,16 @@ def _lowered(
     program = cast_weights(program, narrow) if narrow else program
     program = pipeline(program, sent_bytes)
     program = program if overlap.pp else blocking(program, layout)
+    program = side_by_side(program) if plan.exchanges_beside_compute(framework.overlap) else program
     return between_norms(program) if steps is None else repeat(program, steps)
 
 
-def _divisible(model: Model, tp: int) -> Model:
+def _divisible(model: Model, plan: Plan) -> Model:
     """The model that tensor-parallel ranks can divide: with a padded vocabulary and at least one key head for every rank."""
-    rows = VOCABULARY_MULTIPLE * tp
-    vocab = model.vocab if model.vocab % tp == 0 else -(-model.vocab // rows) * rows
-    return replace(model, vocab=vocab, kv_heads=max(model.kv_heads, tp))
+    shares = plan.tp * (plan.pp if plan.shares_vocabulary else 1)
+    rows = lcm(VOCABULARY_MULTIPLE * plan.tp, shares)
+    vocab = model.vocab if model.vocab % shares == 0 else -(-model.vocab // rows) * rows
+    return replace(model, vocab=vocab, kv_heads=max(model.kv_heads, plan.tp))
 
 
 def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framework) -> Program:
@@ -150,7 +157,8 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
 
     Kernels are those of the tokens of one context-parallel rank.
     """
-    stages = tuple(stages_of(stage_layers(plan, model, job.sequence_length, layout.stages), layout))
+    counts = stage_layers(plan, model, job.sequence_length, layout.layered)
+    stages = tuple(stages_of((*counts, *[0] * layout.shares), layout))
     job = replace(job, sequence_length=job.sequence_length // plan.cp)
     embedded, headed = ({s.rank for s in stages if getattr(s, end)} for end in ("embedding", "head"))
     together = embedded == headed  # one rank has both ends, and holds a table that they share once
@@ -162,12 +170,14 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
             for slot in slots_of(box):
                 stage, part = stages[slot.stage], slot.microbatch % layout.shape.splits
                 ends = "embedding, " * stage.embedding, ", head" * stage.head
-                name = f"{slot.kind} of {ends[0]}{_layers_of(model, stage)} layers{ends[1]}"
+                name = f"{slot.kind} of {ends[0]}{_layers_of(model, stage)} layers{ends[1]}" + ", share" * stage.share
                 name += f", part {part}" if layout.shape.splits > 1 else ""
                 if name not in bodies:
                     operators = _operators(model, job, stage, together, layout.shape.splits, part)
                     operators = [(i, replace(op, listed=i >= 0 and op.name in plan.recomputation.ops)) for i, op in operators]
-                    bodies[name] = _body(slot.kind, framework_kernels(operators, framework))
+                    kernels = framework_kernels(operators, framework)
+                    kernels = kernels_of_stage(kernels, stage, layout.shape.ranks) if layout.shares else kernels
+                    bodies[name] = _body(slot.kind, kernels)
                 steps.append(_step(name, slot, layout, number if isinstance(box, Pair) else -1))
         orders.append(tuple(steps))
     return Program(stages, bodies, tuple(orders), {})
@@ -177,8 +187,10 @@ def stages_of(counts: Sequence[int], layout: Layout) -> Iterator[Stage]:
     """The instances of the stages, given the number of layers of each stage in pipeline order."""
     for instance, rank in enumerate(layout.placement):
         number = instance % layout.stages
-        ends = number == 0, number == layout.stages - 1
-        yield Stage(number, rank, layout.chunk(instance), sum(counts[:number]), counts[number], *ends)
+        share, ends = number >= layout.layered, (number == 0, number == layout.layered - 1)
+        if share:
+            ends = number < layout.layered + layout.shape.ranks, number >= layout.layered + layout.shape.ranks
+        yield Stage(number, rank, layout.chunk(instance), sum(counts[:number]), counts[number], *ends, share)
 
 
 def _operators(model: Model, job: Job, stage: Stage, together: bool, splits: int, part: int) -> list[tuple[int, BlockOp]]:
@@ -242,7 +254,9 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
 def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
     """The step of a slot: the call of a body, with the keys that the step waits for and produces."""
     kind, number, microbatch = slot
-    stage, last = layout.instance(number, microbatch), number == layout.stages - 1
+    stage, last = layout.instance(number, microbatch), number == layout.layered - 1
+    if number >= layout.layered:
+        return Step(body, kind, stage, microbatch, outputs=((LAST, ("done", kind, stage, microbatch)),))
     after: tuple[Key, ...] = ()
     outputs: tuple[tuple[str, Key], ...] = ()
     if kind == "F":

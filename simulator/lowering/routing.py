@@ -38,6 +38,7 @@ def loads(model: Model, plan: Plan, tokens: int) -> dict[tuple[int, ...], Load |
     if not model.experts or plan.moe.routing == "balanced":
         return {(): None}
     rows = drawn(model, plan, tokens)
+    rows = with_one_hot_rank(rows) if plan.moe.ranks == "hottest" else rows
     alike: dict[int, list[int]] = {}
     for rank in range(plan.ep):
         alike.setdefault(Load(rows, rank).received, []).append(rank)
@@ -54,6 +55,20 @@ def drawn(model: Model, plan: Plan, tokens: int) -> Rows:
         by_expert = np.tile(apportioned(moe.routing, copies), (plan.ep, 1))
     by_rank = by_expert[:, experts_of_ranks(model.experts, plan)].sum(axis=2)
     return tuple(tuple(row) for row in by_rank.tolist())
+
+
+def with_one_hot_rank(rows: Rows) -> Rows:
+    """Rows where the rank that receives most is as it was, and all other ranks are alike.
+
+    The mean, rounded up, stands for the rows of the others for each other, for the hot rank, and of the hot rank for them.
+    """
+    held = np.array(rows)
+    others = np.arange(len(held)) != held.sum(axis=0).argmax()
+    hot = ~others
+    for source, target in ((others, others), (others, hot), (hot, others)):
+        block = np.ix_(source, target)
+        held[block] = -(-held[block].sum() // held[block].size)
+    return tuple(map(tuple, held.tolist()))
 
 
 def apportioned(shares: Sequence[float], rows: int) -> Array:

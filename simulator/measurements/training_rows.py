@@ -7,7 +7,7 @@ pipeline has two stages per rank; the NICs are the usual ones of the GPU. A row 
 
 A model of the catalog whose name `model_name` holds, and whose width and heads are those of the row, says what no column says,
 such as head dimensions, latent attention or tied embeddings. Other models are GPTs (learned positions, biases, tied embeddings,
-a vocabulary of 51,200), or Llamas if their MLP has a gate.
+a vocabulary of 51,200), or Llamas if their MLP has a gate. Where ranks divide embedding and head these are not tied.
 
 What the simulator does not model is written into the scenario all the same, and the reader of scenarios refuses it with its
 reason. A fact that no field of a scenario expresses is named in the notes.
@@ -69,6 +69,8 @@ ATTENTION = {"flash1": "fa1", "flash2": "flash_attention", "flash3": "fa3", "cud
 ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "squared_relu": "relu2"}
 NEEDS_MODEL = {"mla": "kv_lora_rank", "sliding_window": "window"}
 """Kinds of attention, and a size that only a model of the catalog has for them."""
+UNTIED = ("vocab-1", "vocab-2", "interlaced")
+"""Placements of the vocabulary whose code asserts two tables (sail-sg/VocabularyParallelism, megatron/training/arguments.py)."""
 NO_EFFECT = ("layers", "heads", "embedding_as_layer", "precision_mode")
 """Facts that repeat what columns or defaults say."""
 FACTS = (
@@ -120,6 +122,8 @@ def model_of(row: Row) -> dict[str, Any]:
     model = {"name": known["name"]} if known else {"vocab": USUAL_VOCAB, **({} if gate.get("gated_mlp") else GPT)}
     if {**known, **model}.get("positions") == "learned":
         model["max_sequence_length"] = max(count(row, "seq_len"), known.get("max_sequence_length", 0))
+    if facts.get("vocab_placement") in UNTIED:
+        model["tied_embeddings"] = False
     if "dense_layers" in facts:
         model["dense_layers"] = _fact(facts, "dense_layers")
     if "shared_expert_hidden" in facts:
@@ -226,7 +230,8 @@ def _of_facts(facts: Mapping[str, str]) -> dict[str, Any]:
 
 def _sharding(row: Row, facts: Mapping[str, str]) -> object:
     """The sharding of a row; empty, as the framework does, for a blank cell."""
-    kind, more = _word(row, "sharding", SHARDINGS), dict[str, object]()
+    kind = word(row, "sharding", SHARDINGS) if row["sharding"].strip() else ""
+    more = dict[str, object]()
     if facts.get("zero_group", "all") != "all":
         more["group"] = _fact(facts, "zero_group")
     elif kind == "hsdp":
@@ -238,7 +243,9 @@ def _sharding(row: Row, facts: Mapping[str, str]) -> object:
 
 def _recompute(row: Row, facts: Mapping[str, str]) -> object:
     """The recomputation of a row; empty, as the framework does, for a blank cell."""
-    return CHECKPOINTS.get(facts.get("activation_checkpoint", "")) or _word(row, "recompute", RECOMPUTE)
+    if facts.get("activation_checkpoint") in CHECKPOINTS:
+        return CHECKPOINTS[facts["activation_checkpoint"]]
+    return word(row, "recompute", RECOMPUTE) if row["recompute"].strip() else ""
 
 
 def _overlap(facts: Mapping[str, str]) -> dict[str, bool]:
@@ -271,11 +278,6 @@ def dtype_of(row: Row) -> str:
         return "fp8_block" if gpu_of(row).startswith("h") else "mxfp8"
     has_bf16 = row["framework_date"] >= BF16_SINCE and gpu_of(row).partition("-")[0] not in WITHOUT_BF16
     return row["dtype"].strip().lower() or ("bf16" if has_bf16 else "fp16")
-
-
-def _word(row: Row, column: str, known: tuple[str, ...]) -> str:
-    """The word in a cell, which is one of the known words or empty."""
-    return word(row, column, known) if row[column].strip() else ""
 
 
 def _count(row: Row, column: str, usual: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ..errors import shown
-from ..fields import Contradiction, Declared, Degree, Later, Limits, Name, Only, Text, documented, specs
+from ..fields import Contradiction, Declared, Degree, Limits, Name, Text, documented, specs
 
 if TYPE_CHECKING:
     from ..workload.framework import Overlaps
@@ -36,12 +36,19 @@ class Overlap(Declared):
         bool | None, "whether tensor-parallel collectives run beside GEMMs of the backward pass; None: as the framework does"
     ] = None
     pp: Annotated[bool | None, "whether transfers between pipeline stages run beside compute; None: as the framework does"] = None
-    ep: Annotated[bool, Only(False, "expert parallelism"), "whether all-to-alls of experts run beside compute"] = False
+    ep: Annotated[
+        bool | None,
+        "whether exchanges of experts run beside compute of another microbatch, in pairs of a forward and a backward pass; "
+        "None: as the framework does",
+    ] = None
+    weight_gradients: Annotated[
+        bool, "whether experts compute weight gradients while their input gradients are on the way back"
+    ] = False
     cp: Annotated[bool, "whether ring attention exchanges keys and values beside compute"] = True
 
     def over(self, usual: Overlaps) -> Overlaps:
         """The overlaps of the framework, replaced where this plan states a value."""
-        said = {"dp": self.dp, "tp": self.tp, "pp": self.pp}
+        said = {"dp": self.dp, "tp": self.tp, "pp": self.pp, "ep": self.ep}
         return replace(usual, **{axis: beside for axis, beside in said.items() if beside is not None})
 
 
@@ -140,6 +147,11 @@ class Moe(Declared):
     nodes_per_token: Annotated[
         Degree | None, "of deepep: number of nodes that the experts of a token are chosen from; None: all nodes of the group"
     ] = None
+    ranks: Annotated[
+        Literal["each", "hottest"],
+        "of uneven routing: each: every rank has its own rows; hottest: only the rank with most rows, the others share the rest "
+        "evenly, which takes much less time to simulate",
+    ] = "each"
     placement: Annotated[
         Literal["contiguous", "cyclic"] | tuple[tuple[Expert, ...], ...],
         "of uneven routing: contiguous: a rank holds consecutive experts; cyclic: every ep-th; a list: experts of each rank",
@@ -213,9 +225,9 @@ class Plan(Declared):
         str | tuple[int, ...], Text("layout"), "layers of every stage: even, a list, first=7,last=7, or a layout of Megatron-LM"
     ] = EVEN
     vocabulary: Annotated[
-        Literal["baseline", "redis"],
-        Later(("vocab-1", "vocab-2", "interlaced")),
-        "baseline: embedding and head move no layers; redis: layers are divided so that the largest stage has the fewest flop",
+        Literal["baseline", "redis", "vocab-1", "vocab-2", "interlaced"],
+        "baseline: embedding and head move no layers; redis: layers are divided so that the largest stage has the fewest flop; "
+        "others: pipeline ranks divide both, with 2 or 1 reductions that the last stage waits for, or (interlaced) no overlap",
     ] = "baseline"
     schedule: Annotated[str, Text("schedule"), "order of forward and backward passes on every pipeline rank"] = "1f1b"
     group: Annotated[
@@ -255,9 +267,18 @@ class Plan(Declared):
         """Number of copies of every expert, where `replicas` ranks have the same other parameters."""
         return max(1, self.tp * replicas // (self.tensor_parallel_of_experts * self.ep))
 
+    def exchanges_beside_compute(self, usual: Overlaps) -> bool:
+        """Whether exchanges of experts run beside compute, by the plan or else by the framework."""
+        return self.ep > 1 and self.overlap.over(usual).ep
+
     @property
     def uses_sequence_parallel(self) -> bool:
         return self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
+
+    @property
+    def shares_vocabulary(self) -> bool:
+        """Whether the pipeline ranks divide embedding and head among them."""
+        return self.vocabulary in ("vocab-1", "vocab-2", "interlaced")
 
     @property
     def divides_heads_by(self) -> int:

@@ -49,26 +49,30 @@ def stage_layers(plan: Plan, model: Model, sequence_length: int, stages: int) ->
         if model.layers < stages:
             message = f"{model.layers} layers of {model.name} do not fill pp x chunks = {stages} stages"
             raise UserError(message, hint=_nearest(model.layers, stages))
-        return _redistributed(model, sequence_length, stages) if plan.vocabulary == "redis" else even(model.layers, stages)
+        if plan.vocabulary == "redis":
+            return _redistributed(model, sequence_length, stages)
+        return even(model.layers, stages, with_ends=not plan.shares_vocabulary)
     counts = _counts(readable(plan.layout), model.layers, stages)
     said = f"{shown(plan.layout if isinstance(plan.layout, str) else str(list(plan.layout)))} has"
     if len(counts) != stages:
         raise UserError(f"{said} {len(counts)} stages, but pp x chunks = {stages}", hint=_nearest(model.layers, stages))
     if sum(counts) != model.layers:
         raise UserError(f"{said} {sum(counts)} layers, but the model has {model.layers}", hint=_nearest(model.layers, stages))
-    empty = [stage for stage in range(1, stages - 1) if not counts[stage]]
+    ends = () if plan.shares_vocabulary else (0, stages - 1)
+    empty = [stage for stage in range(stages) if not counts[stage] and stage not in ends]
     if empty:
         hint = "only the first stage, with the embedding, and the last, with the head, may have none"
+        hint = hint if ends else f"every stage holds a layer, as {plan.vocabulary} divides embedding and head among all ranks"
         raise UserError(f"{said} no layer in stage {empty[0]}", hint=hint)
     return counts
 
 
-def even(layers: int, stages: int) -> tuple[int, ...]:
-    """Equal numbers of layers. If only layers + 2 divide, embedding and head count as a layer each; else the first stages get one
-    more each while layers are left over.
+def even(layers: int, stages: int, *, with_ends: bool = True) -> tuple[int, ...]:
+    """Equal numbers of layers. If only layers + 2 divide, embedding and head (`with_ends`) count as a layer each; else the first
+    stages get one more each while layers are left over.
     """
     share, rest = divmod(layers, stages)
-    if rest and not (layers + 2) % stages:
+    if with_ends and rest and not (layers + 2) % stages:
         return share, *[share + 1] * (stages - 2), share
     return (share + 1,) * rest + (share,) * (stages - rest)
 

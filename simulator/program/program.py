@@ -57,7 +57,8 @@ class Purpose(Enum):
     UPDATE = "update"
     GATHER_PARAMETERS = "gather parameters"
     EXCHANGE = "exchange"
-    """The passing of queries, keys, values, results or their gradients between ranks that share sequences."""
+    """The passing of queries, keys, values, results or their gradients between ranks that share sequences, or of what ranks that
+    share the vocabulary need of each other's stages."""
     MERGE = "merge"
     """The addition of a partial result of attention, or of partial gradients, to the results of earlier steps."""
     COPY = "copy"
@@ -167,6 +168,9 @@ class Body:
     """A sequence of operations."""
 
     ops: tuple[AnyOp, ...]
+    turns: tuple[int, ...] = ()
+    """In a pair, the turn of each operation: lower turns of both bodies come first, on every stream. Empty where the operations
+    of both bodies alternate evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +213,10 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The `number`-th slice of the model in pipeline order. Where microbatches take two directions, each stage exists twice."""
+    """The `number`-th slice of the model in pipeline order. Where microbatches take two directions, each stage exists twice.
+
+    A `share` is a stage of one rank's rows of the embedding, or of the head; the stages of layers then hold the rest of both.
+    """
 
     number: int
     rank: int
@@ -218,6 +225,7 @@ class Stage:
     layers: int
     embedding: bool
     head: bool
+    share: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,10 @@ yields the slots of one rank in order, or a pure function `orders(shape)` that r
 - `CHUNKS`, if the schedule always runs this number of stages per rank, whatever number the user asks for;
 - `exchanges(rank, shape)`, a pure generator of the exchanges of a rank where transfers block, in order (else the rank waits
   behind every box for the sends of the box);
+- `PAIRS = True`, if the orders have pairs of slots that run together; `ALTERNATES = True`, if neighbouring forward and backward
+  slots may run as such pairs to hide exchanges of experts (`overlap.ep`);
 - `OPTIONS`, the names among `group`, `splits` and `memory_limit` of the fields of the shape that the schedule reads;
+- `VOCABULARY`, the schemes in which the ranks can share embedding and head under this schedule (schedules/_vocabulary.py);
 - `WITH_ONE`, the equivalent schedule for a value of 1 of the `chunks`, or `splits`, of the schedule: {"chunks": "1f1b"}.
 """
 
@@ -129,6 +132,8 @@ class Shape:
     durations: Durations = Durations()
     goal: Goal = Goal()
     """Settings of the search, for a schedule found by search."""
+    barriers: int = 0
+    """Number of microbatches for which the last stage waits between F and its backward pass, for schedules with `VOCABULARY`."""
 
     @property
     def stages(self) -> int:
@@ -149,10 +154,17 @@ class Layout:
     orders: tuple[tuple[Box, ...], ...]
     defined_exchanges: tuple[tuple[Exchange, ...], ...] = ()
     """Rank -> the exchanges that the schedule defines; empty if the schedule defines no exchanges."""
+    shares: int = 0
+    """Number of stages, the last ones, that hold shares of the vocabulary instead of layers."""
 
     @property
     def stages(self) -> int:
         return len(self.placements[0])
+
+    @property
+    def layered(self) -> int:
+        """Number of stages that hold layers."""
+        return self.stages - self.shares
 
     @property
     def placement(self) -> tuple[int, ...]:
@@ -182,7 +194,7 @@ class Layout:
             tuple(dict.fromkeys(slot._replace(microbatch=number[slot.microbatch]) for slot in _flat(order)))
             for order in self.orders
         )
-        return Layout(replace(self.shape, microbatches=directions * splits), self.placements, orders)
+        return Layout(replace(self.shape, microbatches=directions * splits), self.placements, orders, shares=self.shares)
 
 
 def lay_out(schedule: Any, shape: Shape) -> Layout:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from . import interleaved
 
 CHUNKS = 1
+ALTERNATES = True
+VOCABULARY = ("vocab-1", "vocab-2", "interlaced")
 
 order = interleaved.order
 exchanges = interleaved.exchanges

@@ -16,6 +16,7 @@ from ..program.slot import Box, Pair, Shape, Slot
 from . import chimera
 
 CHUNKS = 1
+PAIRS = True
 NEAR, FAR = 0, 1
 Step = tuple[str, int]
 """The kind of a slot, and its stream."""

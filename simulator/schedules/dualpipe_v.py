@@ -14,6 +14,7 @@ from ..program.slot import Box, Shape, snaked
 from .dualpipe import bidirectional_order
 
 CHUNKS = 2
+PAIRS = True
 
 
 def refuse(shape: Shape) -> None:

@@ -16,6 +16,7 @@ from ..errors import OutsideDomain
 from ..program.slot import Exchange, Shape, Slot
 
 OPTIONS = ("group",)
+ALTERNATES = True
 WITH_ONE = {"chunks": "1f1b"}
 
 
@@ -65,7 +66,7 @@ def alternating(forward: Sequence[Slot], backward: Sequence[Slot], warm_up: int)
 def warm_up_of(rank: int, shape: Shape) -> int:
     """Forward passes of a rank before its first backward pass."""
     if shape.chunks == 1:
-        return min(shape.ranks - 1 - rank, shape.microbatches)
+        return min(shape.ranks - 1 - rank + shape.barriers, shape.microbatches)
     return min(2 * (shape.ranks - 1 - rank) + (shape.chunks - 1) * group_of(shape), shape.chunks * shape.microbatches)
 
 

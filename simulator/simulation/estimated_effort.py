@@ -142,11 +142,12 @@ class Limits:
         """The fastest engine that is available for a graph of many tasks."""
         return "compiled" if self.engine in ("auto", "compiled") and find_spec("numba") is not None else "des"
 
-    def must_begin(self, program: Program, cluster: Cluster, *, folding: bool) -> None:
-        """Raises `UserError` for a run above the limits, before the program is bound to GPUs."""
-        rows = [sum(len(program.bodies[step.body].ops) for step in steps) for steps in program.orders]
+    def must_begin(self, program: Program, cluster: Cluster, *, folding: bool, roles: int = 1) -> None:
+        """Raises `UserError` for a run above the limits, before the program is bound to GPUs, or lowered for further `roles`."""
+        rows = roles * [sum(len(program.bodies[step.body].ops) for step in steps) for steps in program.orders]
         takes = of_run(rows, cluster.gpus, folding=folding, by=self.quickest) + of_routes(cluster, cluster.gpus)
         hint = "fewer GPUs or microbatches" if folding else "fewer GPUs or microbatches, or folding"
+        hint += ", or plan.moe.ranks: hottest" if roles > 1 else ""
         self.check(takes, f"this run on {cluster.gpus:,} GPUs", hint)
 
     def must_end(self, tasks: int) -> None:

@@ -41,7 +41,8 @@ def memory_of(scenario: Scenario, layout: Layout, *, allow_oom: bool = True) -> 
             f"the {show_bytes(gpu.memory_bytes)} of {gpu.name} ({show_bytes(state)} parameters, gradients and optimizer, "
             f"{show_bytes(most.activations_bytes)} activations, {show_bytes(most.overhead_bytes)} context, NCCL buffers and "
             "fragmentation)",
-            hint=f"{remedies(scenario)}, or --allow-oom to see the timeline anyway",
+            hint=f"{remedies(scenario)}, or --allow-oom to see the timeline anyway; `trainsim memory SCENARIO --remedies` lists "
+            "what fits, by step time",
             over_bytes=over,
         )
     return memory

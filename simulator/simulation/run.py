@@ -230,7 +230,7 @@ def _scenario_lines(run: Run) -> list[tuple[str, str]]:
 
 def _layers(run: Run) -> str:
     """The layers of every stage in pipeline order, such as `7, 14 x 8, 7`."""
-    counts = {stage.number: stage.layers for stage in run.program.stages}.values()
+    counts = {stage.number: stage.layers for stage in run.program.stages if not stage.share}.values()
     runs = [(layers, len(list(stages))) for layers, stages in groupby(counts)]
     return ", ".join(f"{stages} x {layers}" if stages > 1 else f"{layers}" for layers, stages in runs) + " per stage"
 
@@ -251,7 +251,7 @@ def _framework(scenario: Scenario) -> str:
     if changed:
         return f"{bare.name}, but for {', '.join(changed)}"
     overlap = scenario.plan.overlap.over(framework.overlap)
-    beside = [axis for axis in ("dp", "tp", "pp") if getattr(overlap, axis)]
+    beside = [axis for axis in ("dp", "tp", "pp", "ep") if getattr(overlap, axis)]
     only = "only " if 0 < len(beside) < 3 else ""
     overlapped = f"{only}{', '.join(beside) or 'nothing'} may run beside compute"
     return f"{bare.name}: launches are free, every operator is one kernel, {overlapped}"

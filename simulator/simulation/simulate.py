@@ -27,10 +27,12 @@ from ..fabrics.uneven_alltoall import Exchange, uneven_policy
 from ..hardware.cluster import Cluster
 from ..kernels import UNFUSED
 from ..lowering.lower import lower
-from ..plan.plan import Fidelity, Plan
+from ..lowering.passes.expert_overlap import paired
+from ..plan.plan import Fidelity, Moe, Plan
 from ..program.labels import Labels
 from ..program.program import Program
 from ..program.slot import Layout, lay_out
+from ..schedules._vocabulary import with_vocabulary
 from ..units import ns
 from ..workload.framework import Framework
 from ..workload.job import Job
@@ -40,6 +42,8 @@ from .memory_check import memory_of
 from .run import Run
 from .slot_durations import slot_durations
 
+MANY_ROLES = 16
+"""Number of ranks with loads of their own from which the effort is estimated before the program of each is written."""
 PERTURB = "sim.Perturb(rank=13, speed=0.8), or a list of such"
 MODEL = 'sim.model("llama3-70b"); a scenario from a file or a mapping is run by .simulate()'
 
@@ -97,9 +101,12 @@ def simulate_scenario(
     prices = prices_of(scenario)
     site = site_of(scenario, prices)
     layout = layout_of(scenario, site)
-    memory = memory_of(scenario, layout, allow_oom=allow_oom)
     counts = steady_state.to_simulate(scenario, steps)
     limits = estimated_effort.Limits(engine, long, expect)
+    if roles := _many_roles(scenario.plan):
+        even = replace(scenario, plan=replace(scenario.plan, moe=Moe()))
+        limits.must_begin(program_of(even, counts[0], layout), scenario.cluster, folding=folding, roles=roles)
+    memory = memory_of(scenario, layout, allow_oom=allow_oom)
     for count in counts:
         program = program_of(scenario, count, layout)
         limits.must_begin(program, scenario.cluster, folding=folding)
@@ -108,6 +115,12 @@ def simulate_scenario(
             wall_s = perf_counter() - began
             return Run(scenario, program, site, prices, bound, timeline, memory, used, reason, wall_s, window)
     raise InvariantBroken("no number of steps was enough to measure one")
+
+
+def _many_roles(plan: Plan) -> int:
+    """The number of ranks with loads of their own, where lowering them all takes long; 0 elsewhere."""
+    own = plan.ep if plan.moe.routing != "balanced" and plan.moe.ranks == "each" else 0
+    return own if own >= MANY_ROLES else 0
 
 
 def _check_options(engine: str, steps: int | None) -> None:
@@ -156,7 +169,9 @@ def layout_of(scenario: Scenario, site: Site | None = None) -> Layout:
     schedule, shape = scenario.schedule, derived.schedule_shape(scenario)
     if getattr(schedule, "COST_AWARE", False):
         shape = replace(shape, durations=slot_durations(scenario, schedule, shape, site or site_of(scenario)))
-    return lay_out(schedule, shape)
+    layout = lay_out(schedule, shape)
+    layout = paired(layout) if scenario.plan.exchanges_beside_compute(scenario.framework.overlap) else layout
+    return with_vocabulary(layout, scenario.plan.vocabulary) if scenario.plan.shares_vocabulary else layout
 
 
 def program_of(scenario: Scenario, steps: int | None = 1, layout: Layout | None = None) -> Program:

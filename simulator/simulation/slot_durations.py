@@ -17,12 +17,14 @@ from ..engine.replay import with_fixed_durations
 from ..lowering.lower import lower
 from ..lowering.passes.quantise import weights_cast_before
 from ..program.slot import Durations, Layout, Shape, Slot, looped
+from ..schedules._vocabulary import with_vocabulary
 from ..units import seconds
 
 
 def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) -> Durations:
     """Seconds of F, I and W of every stage and of a transfer between stages, for one microbatch alone without disturbances."""
     layout = _one_microbatch(schedule, replace(shape, microbatches=1, splits=1))
+    layout = with_vocabulary(layout, scenario.plan.vocabulary) if scenario.plan.shares_vocabulary else layout
     whole = replace(derived.placed(scenario), splits=1, overlap=replace(scenario.plan.overlap, pp=True))
     program = weights_cast_before(lower(scenario.model, whole, scenario.job, layout, dp=1, framework=scenario.framework))
     bound = bind(program, derived.mesh_of(scenario), replace(site, perturbations=()), gpus=derived.gpus_of(scenario))
@@ -38,7 +40,7 @@ def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) 
             lasted_ns = int(times.arrival_ns[own].max() - times.start_ns[own].min())
             slot = step.phase, step.stage
             lasts_s[slot] = max(lasts_s.get(slot, 0.0), seconds(lasted_ns))
-    forward, input_gradient, weight_gradient = (tuple(lasts_s[kind, s] for s in range(layout.stages)) for kind in "FIW")
+    forward, input_gradient, weight_gradient = (tuple(lasts_s[kind, s] for s in range(shape.stages)) for kind in "FIW")
     crossing = max((lasted_s for (phase, _), lasted_s in lasts_s.items() if phase == "send"), default=0.0)
     return Durations(forward, input_gradient, weight_gradient, comm=crossing)
 

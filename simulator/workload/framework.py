@@ -76,6 +76,7 @@ class Overlaps(Declared):
     dp: Annotated[bool, "whether gradients are reduced while the backward pass computes"] = True
     tp: Annotated[bool, "whether tensor-parallel collectives of the backward pass run beside its GEMMs"] = False
     pp: Annotated[bool, "whether transfers between pipeline stages run beside compute"] = True
+    ep: Annotated[bool, "whether exchanges of experts run beside compute of another microbatch"] = False
     parameter_gather: Annotated[
         bool,
         "whether, with a sharded optimizer, each layer waits for its own parameters only; else the first layer waits for all",

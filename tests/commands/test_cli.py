@@ -94,6 +94,7 @@ def ways(scenario: Path, flows: Path, out: Path) -> dict[str, list[object]]:
     table.write_text(TABLE, encoding="utf-8")
     log.write_text(LOG, encoding="utf-8")
     return {
+        "advise": ["advise", "llama3-8b", "--inference", "--cluster", "dgx-h100", "--gpus", 8],
         "calibrate": ["calibrate", "links", log],
         "catalog": ["catalog"],
         "collective": ["collective", "all_reduce", "--cluster", "dgx-h100", "-b", "1M", "-e", "4M"],
@@ -129,6 +130,10 @@ WRONG: dict[str, tuple[list[object], str]] = {
     "no such engine": (["run", "x", "--engine", "dse"], "--help"),
     "no such kind": (["catalog", "gpu"], "did you mean 'gpus'?"),
     "no such cluster": (["topology", "dgx-h10"], "did you mean 'dgx-h100'?"),
+    "advice without a cluster": (["advise", "llama3-8b", "--inference"], "--cluster dgx-h100"),
+    "advice on no model": (["advise", "lama3-8b", "--cluster", "dgx-h100"], "did you mean 'llama3-8b'?"),
+    "advice on no scenario": (["advise", "llama3-8b"], "--cluster"),
+    "advice with options of training": (["advise", "x", "--inference", "--cluster", "y", "--global-batch", 8], "leave it out"),
     "no such cases": (["flows", "nope.json"], ""),
     "a picture of no kind": (["run", "x", "--gantt", "a.foo"], ".png"),
     "no number": (["schedule", "1f1b", "--ranks", "two", "--microbatches", "4"], "--help"),
@@ -184,6 +189,54 @@ def test_what_does_not_fit_is_exit_3(scenario: Path) -> None:
         assert said.code == 3
         assert said.record["over_gib"] > 1000
     assert trainsim("run", scenario, *big, "--allow-oom", "--json").record["fits"] is False
+
+
+def test_memory_lists_what_makes_a_plan_fit(scenario: Path) -> None:
+    large = [scenario, "--set", "model.layers=4", "--set", "model.hidden=24576", "--set", "model.heads=128"]
+    said = trainsim("memory", *large, "--remedies", "--json")
+    assert said.code == 3
+    first, *others = said.record["remedies"]
+    assert all(first["step_time_s"] <= one["step_time_s"] for one in others)
+    assert first["saved_bytes"] > 0
+    settings = [part for name, value in first["set"].items() for part in ("--set", f"{name}={value}")]
+    assert trainsim("memory", *large, *settings).code == 0
+    assert "trainsim memory SCENARIO --remedies" in trainsim("run", *large).err
+
+
+@pytest.mark.slow
+def test_advice_on_a_plan_that_does_not_fit_begins_with_remedies(scenario: Path) -> None:
+    said = trainsim("advise", scenario, "--set", "model.layers=4", "--set", "model.hidden=24576", "--set", "model.heads=128")
+    assert said.code == 0
+    assert said.out.startswith("change that makes the plan fit")
+    assert "does not fit" in said.out.partition("as planned")[2].splitlines()[0]
+
+
+def test_advice_is_a_scenario_that_runs(tmp_path: Path) -> None:
+    out = tmp_path / "advised.yaml"
+    asked = ["advise", "llama3.2-1b", "--cluster", "dgx-h100", "--gpus", 4, "--sequence-length", 2048, "--out", out]
+    record = trainsim(*asked, "--set", "framework=megatron-core-2025", "--json").record
+    assert record["yaml"] == out.read_text()
+    ran = trainsim("run", out, "--json").record
+    assert ran["step_time_s"] == record["recommended"]["step_time_s"]
+    assert ran["scenario"] == record["scenario"]
+    assert ran["scenario"]["framework"]["name"] == "megatron-core-2025"
+    assert {"for", "model", "cluster", "gpus", "steps", "recommended", "scenario", "yaml", "remedies"} == set(record)
+    assert all(set(step) == {"step", "text", "proposals"} for step in record["steps"])
+
+
+def test_advice_on_inference_is_one_json_value() -> None:
+    asked = ["advise", "llama3-70b", "--inference", "--cluster", "dgx-h100", "--gpus", 8, "--batch", 4, "--context", 1000]
+    record = trainsim(*asked, "--json").record
+    assert (record["for"], record["batch"], record["context"]) == ("inference", 4, 1000)
+    assert record["kv_bytes"] == 4000 * record["kv_bytes_per_token"]
+    assert set(record["flags"]) == {"vllm", "sglang", "tensorrt-llm"}
+    assert record["flags"]["vllm"] in trainsim(*asked).out
+
+
+def test_advice_names_the_nearest_number_of_gpus() -> None:
+    said = trainsim("advise", "llama3-8b", "--cluster", "dgx-h100", "--gpus", 20, "--json")
+    assert (said.code, said.record["nearest"]) == (2, {"gpus": 16})
+    assert trainsim("advise", "llama3-70b", "--cluster", "dgx-h100", "--gpus", 8, "--context", 8).code == 2
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -26,6 +26,7 @@ GPT = {"model.bias": True, "model.activation": "gelu"}
 MOE = {"model.experts": 8, "model.experts_per_token": 2, "model.expert_ffn_hidden": 512}
 DEEPEP = {**MOE, "plan": {"tp": 1, "ep": 8, "etp": 1, "moe": {"dispatcher": "deepep"}}}
 DRAWN_ROUTING = {**MOE, "model.experts": 16, "plan": {"tp": 1, "ep": 8, "etp": 1, "moe": {"routing": "drawn"}}}
+BESIDE = {**MOE, "plan": {"tp": 1, "pp": 2, "ep": 8, "schedule": "interleaved", "chunks": 2}}
 MLA = {"model.kv_lora_rank": 64, "model.rope_head_dim": 32}
 HOST = {"framework.host": {"kernel": "20 us", "compiled_kernel": "10 us", "collective": "40 us", "graph": "30 us"}}
 FP8 = {"cluster.gpu": "h100", "job.dtype": "fp8"}
@@ -115,7 +116,7 @@ COMMENTS = {
 """Where numbers come from: read by people."""
 FABRIC_COMMENTS = {"about", "provenance", "source", "curves.0.source"}
 REFUSED = {
-    "plan.dp", "plan.overlap.ep", "fidelity.granularity", "framework.name",
+    "plan.dp", "fidelity.granularity", "framework.name",
     "framework.low_precision.formats", "cluster.vertices.0.name", "cluster.vertices.0.kind", "cluster.links.0.from",
     "cluster.links.0.to", "cluster.links.0.one_way",
 }  # fmt: skip
@@ -138,6 +139,7 @@ CASES: dict[str, Case] = {
     "plan.moe.dispatcher": Case("deepep", {**MOE, "plan": {"ep": 4, "etp": 1}}),
     "plan.moe.node": Case(2, DEEPEP),
     "plan.moe.nodes_per_token": Case(1, DEEPEP),
+    "plan.moe.ranks": Case("hottest", DRAWN_ROUTING),
     "plan.moe.placement": Case("cyclic", DRAWN_ROUTING),
     "plan.sequence_parallel": Case(False),
     "plan.chunks": Case(4, INTERLEAVED),
@@ -168,7 +170,8 @@ CASES: dict[str, Case] = {
     "plan.overlap.dp": Case(False),
     "plan.overlap.tp": Case(True),
     "plan.overlap.pp": Case(False),
-    "plan.overlap.ep": Case(True),
+    "plan.overlap.ep": Case(True, BESIDE),
+    "plan.overlap.weight_gradients": Case(True, MOE),
     "plan.overlap.cp": Case(False, SHARED),
     "job.sequence_length": Case(2048),
     "job.global_batch": Case(64),
@@ -209,6 +212,7 @@ CASES: dict[str, Case] = {
     "framework.overlap.dp": Case(False),
     "framework.overlap.tp": Case(True),
     "framework.overlap.pp": Case(False),
+    "framework.overlap.ep": Case(True, BESIDE),
     "framework.plan.sharding": Case("zero1"),
     "framework.plan.recompute": Case("full"),
     "framework.plan.recompute_every": Case(2, {"framework.plan": {"recompute": "full"}}),

@@ -86,7 +86,8 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "dp": (scenario(), False),
         "tp": (scenario(), True),
         "pp": (scenario(), False),
-        "ep": (scenario(), True),
+        "ep": (mixture(sim.Plan(pp=2, ep=4, schedule="interleaved", chunks=2)), True),
+        "weight_gradients": (mixture(sim.Plan(ep=4)), True),
         "cp": (scenario(sim.Plan(tp=2, cp=2)), False),
     },
     sim.Moe: {
@@ -97,6 +98,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "dispatcher": (mixture(DEEPEP), "alltoall"),
         "node": (mixture(DEEPEP), 2),
         "nodes_per_token": (mixture(DEEPEP), 1),
+        "ranks": (mixture(UNEVEN), "hottest"),
         "placement": (mixture(UNEVEN), "cyclic"),
     },
     sim.Recompute: {
@@ -192,7 +194,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "capacity": (scenario(perturb=(SLOW_LINK,)), 0.5),
     },
 }
-NOT_YET = ("Plan.dp", "Overlap.ep", "Fidelity.granularity", "LowPrecision.formats")
+NOT_YET = ("Plan.dp", "Fidelity.granularity", "LowPrecision.formats")
 """Refused in the other value: what is not modelled yet, a dp that leaves GPUs idle, and a format that the software lacks."""
 FIELDS = [(kind, field.name) for kind in CHANGES for field in fields(kind) if (kind, field.name) != (Framework, "name")]
 """Of all but a name, which means nothing."""

@@ -55,12 +55,18 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     chunks = draw(st.sampled_from([1, 1, 2])) if pp > 1 else 1
     schedule = draw(st.sampled_from(["interleaved", "naive"] if chunks > 1 else ["1f1b", "gpipe", "naive"]))
     layout = draw(st.sampled_from(["even", "even", "first=0", "last=0"] if pp > 1 else ["even"]))
+    schemes = ["baseline", "redis"] if layout == "even" else ["baseline"]
+    dividing = ["vocab-1", "vocab-2", *(["interlaced"] if tp == 1 else [])] if pp > 1 and chunks == 1 and layout == "even" else []
+    scheme = draw(st.sampled_from([*schemes, *dividing]))
+    if scheme in dividing:
+        schedule = "1f1b" if scheme == "interlaced" else draw(st.sampled_from(["1f1b", "v-half"]))
+        chunks = 2 if schedule == "v-half" else 1
     plan = sim.Plan(
         tp=tp, cp=cp, pp=pp, dp=dp, chunks=chunks, schedule=schedule, layout=layout, **kind,
-        vocabulary=draw(st.sampled_from(["baseline", "redis"])) if layout == "even" else "baseline",
+        vocabulary=scheme,
         placement=tuple(draw(st.permutations(range(tp * cp * pp * dp)))) if draw(st.booleans()) else None,
         sequence_parallel=draw(st.sampled_from([None, False])),
-        sharding=draw(shardings(pp, dp)),
+        sharding=draw(st.sampled_from(["none", "zero1"]) if scheme in dividing else shardings(pp, dp)),
         recompute=draw(RECOMPUTE),
         rank_order=draw(st.sampled_from(["tp-cp-ep-dp-pp", "tp-pp-cp-dp", "pp-cp-tp-dp", "dp-pp-tp-cp"])),
         overlap=sim.Overlap(*(draw(st.booleans()) for _ in range(3)), cp=draw(st.booleans())),
@@ -75,7 +81,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         fabric=draw(st.sampled_from(["ideal", "ndr-ib"])),
     )
     job = sim.Job(sequence_length=64, global_batch=dp * pp * draw(st.integers(1, 2)))
-    tied = draw(st.booleans()) and (pp == 1 or not plan.full_sharding.gathers)
+    tied = draw(st.booleans()) and scheme not in dividing and (pp == 1 or not plan.full_sharding.gathers)
     layers = draw(st.integers(pp * chunks, pp * chunks + 3))
     refused = [*(["window"] if cp > 1 else []), *(["parallel_mlp"] if plan.recomputation.ops else [])]
     others = [layer for layer in OTHER_LAYERS if not any(field in layer for field in refused)]
@@ -84,13 +90,18 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     ep, etp = draw(st.sampled_from([(1, None), (2, None), (min(8, tp * cp * dp), 1), (2, 1)]))
     uneven = [
         sim.Moe("drawn"),
+        sim.Moe("drawn", ranks="hottest"),
         sim.Moe((4, 1, 3, 0, 2, 5, 1, 1), placement=tuple(tuple(range(8))[i::ep] for i in range(ep))[::-1]),
     ]
     even = [sim.Moe(), sim.Moe(capacity=1.25), sim.Moe(dispatcher="deepep")]
     moe = draw(st.sampled_from([*even, *(uneven if ep > 1 else [])]))
     order = "tp-cp-ep-dp-pp" if ep > 1 else plan.rank_order
-    of_experts = replace(plan, ep=ep, etp=etp if moe in even[:2] else 1, moe=moe, rank_order=order, sequence_parallel=None)
-    modules = 0 if plan.full_sharding.gathers else draw(st.sampled_from([0, 0, 1]))
+    beside, late = (ep > 1 and draw(st.booleans()) for _ in range(2))
+    beside = beside and plan.recompute != "full" and (chunks > 1 or pp == 1) and schedule in ("1f1b", "interleaved")
+    overlap = replace(plan.overlap, ep=beside, weight_gradients=late)
+    etp = etp if moe in even[:2] else 1
+    of_experts = replace(plan, ep=ep, etp=etp, moe=moe, overlap=overlap, rank_order=order, sequence_parallel=None)
+    modules = 0 if plan.full_sharding.gathers or scheme in dividing else draw(st.sampled_from([0, 0, 1]))
     with suppress(UserError):  # where the rest of the plan does not go with experts or further tokens, the model has none
         mixed = small_model(layers, tied_embeddings=tied, mtp_layers=modules, **mixture)
         feasible.check(scenario(mixed, cluster, of_experts, job))

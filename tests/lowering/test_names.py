@@ -12,14 +12,14 @@ import pytest
 import simulator as sim
 from simulator.config.scenario import Scenario
 from simulator.lowering import lower as lowering
-from simulator.program.program import END, LAST, AnyOp, Body, Program, Step
+from simulator.program.program import END, LAST, AnyOp, Program, Step
 from simulator.simulation.simulate import program_of
 
 from ..small_scenarios import scenario, small_cluster, small_model
 
 PASSES = (
-    "build", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "accumulate", "recompute",
-    "data_parallel", "zero1", "zero3", "cast_weights", "pipeline", "blocking", "repeat", "between_norms",
+    "build", "vocabulary", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "accumulate", "recompute",
+    "data_parallel", "zero1", "zero3", "cast_weights", "pipeline", "blocking", "side_by_side", "repeat", "between_norms",
 )  # fmt: skip
 
 
@@ -41,7 +41,7 @@ class Renaming:
         return replace(step, outputs=outputs, waits=waits)
 
     def program(self, program: Program) -> Program:
-        bodies = {name: Body(tuple(map(self.op, body.ops))) for name, body in program.bodies.items()}
+        bodies = {name: replace(body, ops=tuple(map(self.op, body.ops))) for name, body in program.bodies.items()}
         return replace(program, bodies=bodies, orders=tuple(tuple(map(self.step, order)) for order in program.orders))
 
 
@@ -81,13 +81,17 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "parallel layers": ({"parallel_mlp": "one_norm"}, {"tp": 2, "pp": 2}, {"dtype": "fp8"}, "megatron-core-2025"),
     "stages without layers": ({}, {"tp": 2, "pp": 4, "schedule": "zb-h1", "layout": "first=0,last=0"}, {}, "none"),
     "copies of stages": ({}, {"pp": 4, "schedule": "chimera", "sharding": "zero1"}, {}, "none"),
+    "divided vocabulary": ({"positions": "learned", "max_sequence_length": 128},
+        {"tp": 2, "pp": 2, "schedule": "v-half", "vocabulary": "vocab-2", "sharding": "zero1"}, {}, "megatron-lm-2021"),
     "experts": (MIXTURE, {"tp": 2, "pp": 2, "ep": 4, "sharding": "zero1"}, {"dtype": "fp8"}, "megatron-core-2025"),
     "hsdp of experts": (MIXTURE, {"tp": 2, "ep": 4, "etp": 1, "sharding": sim.Sharding("hsdp", group=2)}, {"dtype": "fp8"},
         "torchtitan-2024"),
     "further tokens": ({**MIXTURE, "mtp_layers": 2}, {"tp": 2, "pp": 2, "ep": 2, "recompute": "full"}, {"dtype": "fp8"},
         "megatron-core-2025"),
     "drawn experts": (MIXTURE, {"pp": 2, "ep": 4, "moe": sim.Moe(routing="drawn")}, {}, "none"),
-    "DeepEP": (MIXTURE, {"pp": 2, "ep": 8, "moe": sim.Moe(dispatcher="deepep")}, {}, "torchtitan-2024"),
+    "experts beside compute": (MIXTURE, {"pp": 2, "ep": 4, "schedule": "dualpipe",
+        "overlap": sim.Overlap(ep=True, weight_gradients=True)}, {"dtype": "fp8"}, "megatron-core-2025"),
+    "DeepEP": (MIXTURE, {"pp": 2, "ep": 8, "sharding": "none", "moe": sim.Moe(dispatcher="deepep")}, {}, "torchtitan-2024"),
 }  # fmt: skip
 
 

@@ -127,6 +127,15 @@ def test_columns_and_facts_become_fields_of_the_plan(cells: dict[str, object], e
     assert {name: plan[name] for name in expected} == expected
 
 
+def test_blank_cells_of_sharding_and_recomputation_are_left_to_the_framework() -> None:
+    assert {"sharding", "recompute"}.isdisjoint(part("plan", sharding="", recompute=""))
+
+
+@pytest.mark.parametrize("scheme", ["vocab-1", "vocab-2", "interlaced"])
+def test_ranks_that_divide_the_vocabulary_hold_two_tables(scheme: str) -> None:
+    assert part("model", facts=f"vocab_placement={scheme}")["tied_embeddings"] is False
+
+
 @pytest.mark.parametrize("facts", ["vocab_placement=baseline", "first_last_stage_layers=-1", "embedding_as_layer=on", ""])
 def test_facts_that_are_defaults_change_nothing(facts: str) -> None:
     assert scenario_of(row(facts=facts)) == scenario_of(row())

@@ -25,7 +25,7 @@ LAYERS = (
     ("simulation",),
     ("measurements",),
     ("study",),
-    ("calibrate", "validate"),
+    ("advise", "calibrate", "validate"),
     ("figures", "report", "testing"),
     ("commands",),
     ("cli",),

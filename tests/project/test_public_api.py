@@ -19,6 +19,8 @@ PUBLIC = (
     "Run",
     "Sharding",
     "UserError",
+    "advise",
+    "advise_serving",
     "cluster",
     "collective",
     "compare_schedules",

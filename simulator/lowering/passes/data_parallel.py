@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ...errors import InvariantBroken
 from ...kernels import Part, Rowwise, Split
 from ...plan.mesh import REPLICAS
 from ...program.program import (
@@ -86,7 +85,9 @@ class DataParallel:
 
 def data_parallel(program: Program, plan: DataParallel) -> Program:
     """Adds gradient reductions, the norm and the optimizer to the steps of every rank."""
-    kinds = ("layer", EXPERTS) if plan.replicas.edp > 1 else ("layer",)
+    experts = any(isinstance(op, Compute) and op.expert for body in program.bodies.values() for op in body.ops)
+    copied = experts and len({stage.number for stage in program.stages}) < len(program.stages)
+    kinds = ("layer", EXPERTS) if plan.replicas.edp > 1 or copied else ("layer",)
     replicas = {replicas_of(program, stage, (0, kind)) for stage in range(len(program.stages)) for kind in kinds}
     program = program.with_communicators(DP, *sorted(replicas - {DP}, key=lambda group: group.name))
     if plan.synchronised:
@@ -203,17 +204,16 @@ def _reducing(
 ) -> Iterator[AnyOp]:
     """A backward body in which the reduction of each bucket follows the last kernel that adds to a gradient of the bucket.
 
-    Kernels of a rank run one after the other: the end of the last kernel implies the end of all earlier kernels and slots.
+    Kernels of a rank run one after the other: the end of the last kernel implies the end of all earlier kernels and slots. A
+    bucket of norms outside of layers, complete since the input gradients, follows the first kernel of the weight gradients.
     """
-    last = {bucket_of(op): op.name for op in body.ops if isinstance(op, Compute) and op.adds_gradient}
-    if missing := parameters.keys() - last.keys():
-        raise InvariantBroken(f"nothing in the last backward pass adds to the gradients of {missing}")
+    kernels = [op for op in body.ops if isinstance(op, Compute)]
+    last = dict.fromkeys(parameters, kernels[0].name) | {bucket_of(op): op.name for op in kernels if op.adds_gradient}
     for op in body.ops:
         yield op
-        bucket = bucket_of(op)
-        if bucket in parameters and last[bucket] == op.name:
+        for bucket in [bucket for bucket in parameters if last[bucket] == op.name]:
             reduction = _reduction(collective_name(bucket, "gradients"), parameters[bucket] * reduced_bytes, groups[bucket])
-            yield replace(reduction, after=(op.name,), detached=True, layer=op.layer)
+            yield replace(reduction, after=(op.name,), detached=True, layer=bucket[0])
 
 
 def _reduction(name: str, payload_bytes: int, group: Communicator, purpose: Purpose = Purpose.REDUCE_GRADIENTS) -> Collective:

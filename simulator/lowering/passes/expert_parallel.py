@@ -68,6 +68,8 @@ class ExpertParallel:
     """Ranks of a group on one node, for DeepEP; 0 for plain all-to-alls."""
     nodes_per_token: int = 0
     """Nodes that the experts of a token are chosen from; 0 for all."""
+    late_weights: bool = False
+    """Whether weight gradients of experts follow the exchange that takes input gradients back, and run beside it."""
     load: Load | None = None
     """The rows of the rank, and of all ranks of its group; None for an even load."""
 
@@ -76,11 +78,11 @@ class ExpertParallel:
         """The values for `tokens` tokens of a microbatch on a rank."""
         moe, etp, width = plan.moe, plan.tensor_parallel_of_experts, job.element_bytes
         capacity = None if moe.capacity == "dropless" else moe.capacity
-        chosen = (model.experts, tokens, model.experts_per_token)
+        chosen, late = (model.experts, tokens, model.experts_per_token), plan.overlap.weight_gradients
         if moe.dispatcher == "alltoall":
-            return cls(plan.ep, etp, *chosen, capacity, model.hidden, width, width, load=load)
-        narrow = NARROW_BYTES.get(job.dtype, width)
-        return cls(plan.ep, etp, *chosen, capacity, model.hidden, width, narrow, moe.node or plan.ep, moe.nodes_per_token or 0)
+            return cls(plan.ep, etp, *chosen, capacity, model.hidden, width, width, late_weights=late, load=load)
+        narrow, nodes = NARROW_BYTES.get(job.dtype, width), (moe.node or plan.ep, moe.nodes_per_token or 0)
+        return cls(plan.ep, etp, *chosen, capacity, model.hidden, width, narrow, *nodes, late_weights=late)
 
     @property
     def copies(self) -> int:
@@ -144,7 +146,8 @@ def expert_parallel(program: Program, plan: ExpertParallel) -> Program:
             kernel = replace(kernel, rows=plan.received)
         return kernel.split(split, plan.etp) if plan.etp > 1 and split in DIVIDED else kernel
 
-    return program.with_communicators(*used).with_bodies(lambda body: _divided(body, plan, share))
+    program = program.with_communicators(*used).with_bodies(lambda body: _divided(body, plan, share))
+    return program.with_bodies(_with_late_weight_gradients) if plan.late_weights else program
 
 
 def _divided(body: Body, plan: ExpertParallel, share: Callable[[Kernel, Split], Kernel]) -> Iterator[AnyOp]:
@@ -166,6 +169,21 @@ def _divided(body: Body, plan: ExpertParallel, share: Callable[[Kernel, Split], 
             yield replace(each, after=together) if waits else each
             together = () if waits else together
             together += (each.name,) if plan.node and each.purpose in EXCHANGES else ()
+
+
+def _with_late_weight_gradients(body: Body) -> Iterator[AnyOp]:
+    """Moves the weight gradients of experts behind the exchange after them, which they run beside."""
+    back = {op.layer: op.name for op in body.ops if op.purpose is Purpose.COMBINE}
+
+    def is_late(op: AnyOp) -> bool:
+        return isinstance(op, Compute) and op.expert and op.part is Part.WEIGHT_GRADIENT and op.layer in back
+
+    late = [op for op in body.ops if is_late(op)]
+    for op in body.ops:
+        if not is_late(op):
+            yield op
+        if op.name == back.get(op.layer):
+            yield from (replace(each, detached=True, after=()) for each in late if each.layer == op.layer)
 
 
 def _shared(op: Compute, plan: ExpertParallel, kernel: Kernel) -> Compute:

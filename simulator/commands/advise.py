@@ -1,0 +1,134 @@
+"""`trainsim advise`: which parallelism, and why, for training and for inference; and what makes a plan fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import UserError
+from ..files import atomic
+from ._advice import print_remedies, print_steps
+from ._show import Count, checked_path, json_option, long_option, print_json, print_notes, progress, say, set_option, trust_option
+
+if TYPE_CHECKING:
+    from ..advise.remedies import Remedy
+    from ..advise.training_advice import TrainingAdvice
+    from ..config.document import Document
+
+USUAL_TOKENS = 8192
+"""Tokens of a training sequence where none are given."""
+MOST_GPUS, MOST_SEQUENCES, MOST_TOKENS = 2**20, 2**24, 2**27
+OF_TRAINING = ("sequence_length", "global_batch", "microbatch_size")
+"""Options of training only; of inference only."""
+OF_INFERENCE = ("batch", "context")
+
+
+@click.command("advise", short_help="Recommend a parallelism, with reasons; or what makes a plan fit.")
+@click.argument("model")
+@click.option("--cluster", help="A name that `trainsim catalog clusters` lists, or a YAML file.")
+@click.option("--gpus", type=Count(1, MOST_GPUS), help="How many GPUs of the cluster.  [default: all]")
+@click.option("--inference", is_flag=True, help="Advise on serving the model instead of training it.")
+@click.option("--sequence-length", type=Count(1, MOST_TOKENS), help="Training: tokens of a sequence.  [default: 8192]")
+@click.option("--global-batch", type=Count(1, MOST_SEQUENCES), help="Training: sequences of a step.  [default: by the GPUs]")
+@click.option("--microbatch-size", type=Count(1, MOST_SEQUENCES), help="Training: sequences at a time.  [default: 1]")
+@click.option("--batch", type=Count(1, MOST_SEQUENCES), help="Inference: sequences that a replica decodes.  [default: 16]")
+@click.option("--context", type=Count(1, MOST_TOKENS), help="Inference: tokens of a sequence.  [default: 8192]")
+@click.option("--dtype", help="Number format: of training, or of the weights for inference.  [default: bf16]")
+@click.option("--out", metavar="FILE", callback=checked_path((".yaml", ".yml")), help="Write the scenario to a YAML file.")
+@set_option
+@trust_option
+@long_option
+@json_option
+def command(
+    model: str, cluster: str | None, gpus: int | None, inference: bool, out: str | None, settings: tuple[str, ...], trust: bool,
+    long: bool, as_json: bool, **sizes: Any,
+) -> None:  # fmt: skip
+    """Recommend a parallelism for MODEL, a name or a YAML file, on GPUs of a cluster.
+
+    The steps are those in which people reason: one GPU, tensor parallelism in a node, a pipeline across nodes, sharding, experts,
+    long inputs, the bubble. Each says which number decided it, what it proposes, and the simulated time of a training step; the
+    fastest plan is printed as a scenario that `trainsim run` takes. With --inference the steps are arithmetic on weights, KV
+    cache and memory bandwidth, with the times of GEMMs and all-reduces; no server is simulated.
+
+    Without --cluster, MODEL is a scenario: the advice is for its model, cluster, job and framework. If its own plan does not fit,
+    the cheapest changes that make it fit come first.
+    """
+    from ..simulation.memory_check import notes
+
+    _refuse_extras(cluster, inference, {**sizes, "gpus": gpus, "out": out, "set": settings or None})
+    if inference:
+        _serve(model, str(cluster), gpus, sizes, as_json=as_json, trust=trust)
+        return
+    with progress("simulating"):
+        advice, found, lines = _train(_document(model, cluster, gpus, sizes, settings, trust=trust), long=long, trust=trust)
+    text = "\n".join([*lines, ""])
+    if out:
+        with atomic(out) as file:
+            file.write_text(text, encoding="utf-8")
+    if as_json:
+        print_json({**advice.as_dict(), "yaml": text, "remedies": [one.as_dict() for one in found]})
+        return
+    if found:
+        print_remedies(found)
+        say()
+    print_steps(advice.summary)
+    print_notes(notes(advice.scenario, [advice.best.candidate.memory]))
+    say(f"written to {out}, which `trainsim run` takes" if out else f"\n{text}", nl=bool(out))
+
+
+def _refuse_extras(cluster: str | None, inference: bool, options: dict[str, Any]) -> None:
+    """Options that the kind of advice has no use for are refused; advice on inference needs a cluster."""
+    if inference and not cluster:
+        raise UserError("--cluster is missing", hint="trainsim advise llama3-70b --inference --cluster dgx-h100 --gpus 8")
+    of_scenario = (*OF_INFERENCE, *OF_TRAINING, "dtype", "gpus")
+    useless = (*OF_TRAINING, "out", "set") if inference else OF_INFERENCE if cluster else of_scenario
+    if wrong := [f"--{name.replace('_', '-')}" for name in useless if options[name] is not None]:
+        kind = "inference" if inference else "training" if cluster else "a scenario, which says so itself (--set changes it)"
+        raise UserError(f"{', '.join(wrong)}: not for {kind}", hint="leave it out")
+
+
+def _document(
+    model: str, cluster: str | None, gpus: int | None, sizes: dict[str, Any], settings: tuple[str, ...], *, trust: bool
+) -> Document:
+    """The document of the scenario to advise on: of a file or a name, or of a model on a cluster."""
+    from ..advise.training_advice import cluster_on, usual_global_batch
+    from ..config import catalog, load
+
+    if cluster is None:
+        if catalog.plain(model) in catalog.files("models"):
+            raise UserError("--cluster is missing", hint=f"trainsim advise {model} --cluster dgx-h100 --gpus 64")
+        return load.document_of(model, settings)
+    on, count = cluster_on(cluster, gpus, trust=trust)
+    job = {name: value for name, value in sizes.items() if value is not None and name not in OF_INFERENCE}
+    job.setdefault("sequence_length", USUAL_TOKENS)
+    job.setdefault("global_batch", usual_global_batch(count, job["sequence_length"], job.get("microbatch_size", 1)))
+    return load.document_with({"model": model, "cluster": on, "job": job}, settings)
+
+
+def _train(document: Document, *, long: bool, trust: bool) -> tuple[TrainingAdvice, tuple[Remedy, ...], list[str]]:
+    """The advice on a scenario, what makes its own plan fit, and the recommended scenario as lines of a file."""
+    from ..advise.remedies import remedies
+    from ..advise.training_advice import advise
+    from ..config.named_parts import Trust
+    from ..config.scenario import from_document
+    from ..config.writer import scenario_lines
+
+    if "jobs" in document.data:
+        raise UserError("the scenario holds several jobs", hint="`trainsim run` runs them; this takes one")
+    scenario = from_document(document, Trust(trust))
+    advice = advise(scenario, long=long)
+    found = remedies(scenario, long=long) if "plan" in document.data else ()
+    return advice, found, scenario_lines(document.data, advice.best.candidate.plan)
+
+
+def _serve(model: str, cluster: str, gpus: int | None, sizes: dict[str, Any], *, as_json: bool, trust: bool) -> None:
+    """Advice on inference."""
+    from ..advise.serving_advice import advise_serving
+    from ..advise.training_advice import cluster_on
+    from ..config import load
+
+    on, _ = cluster_on(cluster, gpus, trust=trust)
+    options = {name: sizes[name] for name in (*OF_INFERENCE, "dtype") if sizes[name] is not None}
+    advice = advise_serving(load.model(model), load.cluster(on, trust=trust), **options)
+    print_json(advice.as_dict()) if as_json else print_steps(advice.summary)
