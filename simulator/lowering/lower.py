@@ -109,9 +109,8 @@ def _lowered(
     sent_bytes = tokens * model.hidden * element_bytes // shares
     program = keep_results(program, sent_bytes) if framework.memory.stage_results else program
     program = release_activations(program)
-    logit_bytes = framework.memory.bytes_of_logit(plan.tp)
-    sizes = Sizes(element_bytes, logit_bytes, gradients_elsewhere=sharding.reduce == "each" and dp > 1)
-    program = working_sets(program, sizes)
+    elsewhere = sharding.reduce == "each" and dp > 1
+    program = working_sets(program, Sizes(element_bytes, framework.memory.bytes_of_logit(plan.tp), elsewhere))
     replicas = DataParallel(
         Replicas(dp, plan.copies_of_experts(dp)),
         overlaps=overlap.dp or sharding.kind not in ("none", "zero1"),
