@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .figures.gantt import gantt as gantt
     from .figures.memory_plot import memory_plot as memory_plot
     from .figures.trace import trace as trace
+    from .plan.offload import Offload as Offload
     from .plan.plan import Fidelity as Fidelity
     from .plan.plan import Moe as Moe
     from .plan.plan import Overlap as Overlap
@@ -56,6 +57,7 @@ _WHERE = {
     "Infeasible": "errors",
     "Job": "workload.job",
     "Moe": "plan.plan",
+    "Offload": "plan.offload",
     "Overlap": "plan.plan",
     "Perturb": "config.scenario",
     "Plan": "plan.plan",

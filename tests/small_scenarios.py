@@ -19,6 +19,9 @@ from simulator.simulation.runnable import RunnableScenario
 from simulator.simulation.simulate import bound_of, program_of
 from simulator.study.collective import Timed, collective
 
+HOST = {"bandwidth": "50 GB/s", "memory": "1 TB", "memory_bandwidth": "400 GB/s"}
+"""The memory of the CPUs of a node, and the links to it, for `small_cluster(host=HOST)`."""
+
 
 def small_model(layers: int = 8, **changes: Any) -> Any:
     shape = {"layers": layers, "hidden": 512, "heads": 8, "kv_heads": 4, "ffn_hidden": 1408, "vocab": 4096, "gated_mlp": True}

@@ -15,10 +15,11 @@ from ..hardware.wiring import Wiring
 from ..kernels import KernelCost
 from ..plan.mesh import Mesh
 from ..program.labels import Labels
-from ..program.program import Program, Role
+from ..program.program import OFFLOAD, Program, Role
 from ..units import NS_PER_S
 from .collective_policy import CollectivePolicy
 from .communicators import Family, footprints_of, slots_of, tariff_of
+from .host_copies import HostFamily
 from .launches import Host, with_launches
 from .perturb import DegradedLinks, Perturbation, by_target, profiles_of
 from .templates import Templates
@@ -82,6 +83,9 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
     families: dict[str, Family] = {}
     for name, c in program.communicators.items():
         ranks, calls = mesh.groups(c.axes, c.pipeline, c.size, c.stride), templates.calls[name]
+        if c.axis == OFFLOAD:
+            families[name] = HostFamily(ranks, gpus[ranks], calls, cluster, degraded)
+            continue
         matrix = templates.matrices.get(name)
         served = policy.with_matrix(matrix, gpus[ranks[0]]) if matrix else policy
         families[name] = Family(ranks, gpus[ranks], calls, cluster=cluster, policy=served, degraded=degraded)

@@ -32,7 +32,7 @@ MOST_LANES = 16
 """Largest number of parallel rings that are timed."""
 
 
-class _Service(NamedTuple):
+class Service(NamedTuple):
     """How the groups of a family carry out one kind of collective by one algorithm."""
 
     algorithm: str
@@ -85,8 +85,8 @@ class Family:
         self.widest = max(self.examples.tolist(), key=lambda row: len(set(self.nodes[row].tolist())))
         """A group of the layout with most nodes, for which algorithms are chosen."""
         self.tried: dict[tuple[str, str], tuple[RoundTimes, ...]] = {}
-        done: dict[tuple[str, str], _Service] = {}
-        self.services: dict[int, _Service] = {}
+        done: dict[tuple[str, str], Service] = {}
+        self.services: dict[int, Service] = {}
         """Charge -> its service; barriers and groups of one rank have none."""
         widest, others = self.nodes[self.widest], list(self.nodes[self.examples])
         for charge, (kind, payload_bytes) in self.charges.items():
@@ -104,7 +104,7 @@ class Family:
             self.tried[kind, name], _ = self._round_times(plan, algorithm, kind, np.array([self.widest]))
         return sum(times_ns(self.tried[kind, name], 0, payload_bytes))
 
-    def _service(self, kind: str, name: str) -> _Service:
+    def _service(self, kind: str, name: str) -> Service:
         algorithm = self.policy.algorithms[name]
         plans = [self.plans.rounds(algorithm, kind, self.gpus[row]) for row in self.examples.tolist()]
         key = tuple(_identity(plan) for plan in plans)
@@ -124,7 +124,7 @@ class Family:
                 weight = np.floor(combined.share * (1 << WEIGHT_BITS) + 2.0**-20).astype(np.int64)
                 group = rows[combined.group]
                 self.entries.append((group, np.full(len(group), pattern), combined.link, np.maximum(weight, 1)))
-        return _Service(name, pattern, np.array(wire, dtype=object), tuple(parts), row, fraction)
+        return Service(name, pattern, np.array(wire, dtype=object), tuple(parts), row, fraction)
 
     def _round_times(
         self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, rows: Array

@@ -26,6 +26,7 @@ from ..engine.timeline import Times
 from ..program.program import Collective, Transfer
 from ..units import ns
 from .bind import Bound, Site
+from .host_copies import ALGORITHM as COPY
 from .mesh_rings import ClusterRounds
 from .templates import TRANSFER
 
@@ -299,4 +300,6 @@ def _collectives(bound: Bound, expansion: Expansion) -> Iterator[_Collective]:
                 continue
             kind = TRANSFER if isinstance(op, Transfer) else op.kind
             name = bound.algorithms[op.communicator, int(template.charge[row])]
+            if name == COPY:
+                continue  # a single message already
             yield _Collective(task, members, kind, op.payload_bytes, name)

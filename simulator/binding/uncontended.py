@@ -187,12 +187,12 @@ def _parts(latency_s: Array, s_per_byte: Array, rings: Sequence[Ring]) -> tuple[
         if np.allclose(around, busiest, rtol=SAME_TOLERANCE, atol=0.0):
             latency_s, s_per_byte = latency_s + around_s, s_per_byte + busiest
         else:
-            others.append(RoundTimes(_rounded_ns(around_s), _rounded(around), _rounded_ns(longest_s), _rounded(busiest)))
-    whole_ns, each = _rounded_ns(latency_s), _rounded(s_per_byte)
+            others.append(RoundTimes(rounded_ns(around_s), rounded(around), rounded_ns(longest_s), rounded(busiest)))
+    whole_ns, each = rounded_ns(latency_s), rounded(s_per_byte)
     return RoundTimes(whole_ns, each, whole_ns, each), *others
 
 
-def _rounded(values: Array) -> Array:
+def rounded(values: Array) -> Array:
     """Floats rounded to `DIGITS` significant digits, so that equivalent groups come out equal."""
     exponent = np.floor(np.log10(np.where(values > 0, values, 1.0)))
     scale = np.power(10.0, DIGITS - 1 - exponent)
@@ -200,8 +200,8 @@ def _rounded(values: Array) -> Array:
     return rounded
 
 
-def _rounded_ns(seconds: Array) -> Array:
-    values, which = np.unique(_rounded(seconds), return_inverse=True)
+def rounded_ns(seconds: Array) -> Array:
+    values, which = np.unique(rounded(seconds), return_inverse=True)
     return np.array([ns(s) for s in values.tolist()], dtype=np.int64)[which]
 
 

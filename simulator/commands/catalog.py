@@ -37,6 +37,7 @@ AUTOMATIC = {
     "cluster.box.gpus_per_switch": "none: GPUs hang on the sockets",
     "cluster.box.socket": "the rate of a GPU's PCIe link",
     "cluster.box.bridge": "none",
+    "cluster.host": "not known",
 }
 """Defaults that depend on the rest of a scenario."""
 OF_THEIR_SHAPES = ("wan", "vertices", "links")

@@ -67,13 +67,17 @@ def command(
         print_pairs([("picture", plot)]) if plot else None
         print_remedies(found) if found else None
     print_notes(report.run.notes)
-    if report.over_gib and as_json:
+    if (report.over_gib or report.host_over_gib) and as_json:
         raise click.exceptions.Exit(Infeasible.exit_code)
+    if report.host_over_gib:
+        raise Infeasible(f"out of host memory by {report.host_over_gib:.1f} GiB", hint="offload less")
     if report.over_gib:
         raise Infeasible(f"out of memory by {report.over_gib:.1f} GiB", hint=remedies(report.run.scenario))
 
 
 def _print_table(report: MemoryReport) -> None:
+    from ..simulation.memory_check import host_summary
+
     rows = []
     for rank, (times, held) in zip(report.run.memory, report.curves, strict=True):
         tensors = (rank.parameters_bytes, rank.gradients_bytes, rank.optimizer_bytes, rank.activations_bytes, rank.working_bytes)
@@ -95,6 +99,8 @@ def _print_table(report: MemoryReport) -> None:
     title = f"{report.run.scenario.model.name}, one GPU of each pipeline rank, of {show_bytes(report.capacity_bytes)}"
     print_table(headers, rows, right=range(len(headers)), title=title)
     say(report.verdict)
+    if report.run.host_bytes:
+        print_pairs([("host memory", host_summary(report.run.scenario, report.run.memory))])
 
 
 def _print_terms(shown: MemoryExplained) -> None:

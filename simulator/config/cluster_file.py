@@ -12,7 +12,7 @@ from ..errors import UserError, did_you_mean, either, nearest, shown
 from ..fields import BytesPerSecond, Contradiction, Declared, Degree, Key, Latency, Length, Limits, Name, Text, keys
 from ..hardware.cluster import Cluster
 from ..hardware.gpu import Gpu
-from ..hardware.options import INLINE, Box, Dragonfly, LinkSpec, Options, Routing, Wan
+from ..hardware.options import INLINE, Box, Dragonfly, HostMemory, LinkSpec, Options, Routing, Wan
 from ..hardware.shapes._direct import squarish
 from ..hardware.shapes.dragonfly import too_few_links
 from ..hardware.shapes.fat_tree import too_few_ports
@@ -206,6 +206,7 @@ class ClusterFile(Declared):
     dragonfly: Annotated[Dragonfly, "ports and groups of a dragonfly's routers"] = field(default_factory=Dragonfly)
     box: Annotated[Box, "inside of a server whose GPUs communicate over PCIe"] = field(default_factory=Box)
     wan: Annotated[WanSites | None, "sites of a wide-area cluster; None for one site"] = None
+    host: Annotated[HostMemory | None, "memory of the CPUs of a node, for offloaded data; None where it is not known"] = None
     vertices: Annotated[
         tuple[Vertex, ...] | None, Length(0, MOST_VERTICES_AND_LINKS), "vertices of an explicit graph; None for other shapes"
     ] = None
@@ -248,6 +249,7 @@ class ClusterFile(Declared):
             yield "intra_node", " has no value", 'write it like "NVSwitch 450 GB/s"'
         yield from self._out_of_place()
         yield from self._out_of_shape()
+        yield from self._hosts()
         if is_explicit:
             yield from explicit_graph.contradictions(self.vertices or (), self.links or (), self.nodes, self.gpus_per_node)
 
@@ -283,6 +285,19 @@ class ClusterFile(Declared):
         if self.inside_name == "cube-mesh" and self.intra_node and self.intra_node.links not in (None, 4, 6):
             message = f": a cube mesh has no {self.intra_node.links} NVLinks to a GPU"
             yield "intra_node", message, '"cube-mesh 6x25 GB/s" (V100) or "cube-mesh 4x20 GB/s" (P100)'
+
+    def _hosts(self) -> Iterator[Contradiction]:
+        """Links to hosts that the shape does not have, or has already."""
+        if not self.host:
+            return
+        if self.shape_name == "explicit":
+            yield "host", ": copies to hosts are not modelled in an explicit graph yet", "leave it out"
+        if self.inside_name == "pcie" and self.host.bytes_per_s is not None:
+            yield "host.bandwidth", ": the links of a PCIe server lead to its CPUs", "leave it out"
+        if self.inside_name == "pcie" and self.host.link == "c2c":
+            yield "host.link", ": a PCIe server has no other links to its CPUs", "pcie"
+        if self.host.link == "c2c" and self.host.bytes_per_s is None:
+            yield "host.bandwidth", " is missing: a link of its own has a rate of its own", "bandwidth: 450 GB/s"
 
     def _too_many(self) -> Iterator[Contradiction]:
         """Numbers of nodes, or of GPUs per node, that are larger than the shape can join."""
@@ -346,6 +361,7 @@ def cluster(file: ClusterFile) -> Cluster:
             explicit_graph=explicit_graph.numbered_graph(file.vertices, file.links) if file.vertices and file.links else None,
         ),
         fabric=file.fabric,
+        host=file.host,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..engine.task import Array
+from ..hardware.cluster import Cluster
 from ..plan.mesh import REPLICAS, Mesh
 from ..plan.plan import Plan, Recompute
 from ..program.slot import Shape, as_taken
@@ -88,6 +89,11 @@ def placed(scenario: Scenario) -> Plan:
         parts = (n for n in parts_of_heads(scenario) if n <= min(near("cp"), plan.cp - 1))
         plan = replace(plan, cp_ulysses=max(parts, default=None))
     return plan
+
+
+def cluster_of(scenario: Scenario) -> Cluster:
+    """The cluster, with the memory of its hosts in its graph where the plan copies data there."""
+    return replace(scenario.cluster, joins_hosts=True) if scenario.plan.offloading.copies else scenario.cluster
 
 
 def gpus_of(scenario: Scenario) -> Array:

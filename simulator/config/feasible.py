@@ -23,10 +23,20 @@ from ..workload.job import DTYPES, ELEMENT_BYTES, Job
 from ..workload.model import Model
 from . import catalog, user_code
 from .cluster_file import ClusterFile
-from .derived import data_parallel_degree, mesh_of, microbatches, parts_of_heads, placed, schedule_shape, with_usual_plan
+from .derived import (
+    cluster_of,
+    data_parallel_degree,
+    mesh_of,
+    microbatches,
+    parts_of_heads,
+    placed,
+    schedule_shape,
+    with_usual_plan,
+)
 from .document import Document, place_of
 from .expert_rules import faults_of_experts
 from .memory_rules import faults_of_recomputed_layers, faults_of_recomputed_operators, faults_of_sharding
+from .offload_rules import faults_of_offload, faults_of_offloaded_layers
 from .reader import Grammar, Grammars, faults_in
 from .scenario import GRAMMARS, Perturb, Scenario, schedule
 from .shipped_fits import file_of
@@ -52,7 +62,8 @@ def check(scenario: Scenario) -> Scenario:
     _well_formed(scenario, marks)
     scenario = with_usual_plan(scenario)
     cheap: tuple[Callable[[Scenario], Found], ...] = (
-        _degrees, _batch, _divisions, _shared_sequences, faults_of_experts, faults_of_sharding, _order, _placed, _disturbed_ranks,
+        _degrees, _batch, _divisions, _shared_sequences, faults_of_experts, faults_of_sharding, faults_of_offload,
+        _order, _placed, _disturbed_ranks,
     )  # fmt: skip
     dear: tuple[Callable[[Scenario], Found], ...] = (
         _cluster, _disturbed_links, _scheduled, faults_of_recomputed_operators, faults_of_vocabulary,
@@ -263,7 +274,7 @@ def _disturbed_links(scenario: Scenario) -> Found:
             yield f"perturb.{i}.link", f"{shown(p.link)} is no link: it has two ends", 'write it like "node0/nic3>leaf3"'
         elif p.link is not None:
             try:
-                scenario.cluster.link_named(p.link)
+                cluster_of(scenario).link_named(p.link)
             except UserError as error:
                 yield f"perturb.{i}.link", error.faults[0].message, error.hint
 
@@ -320,6 +331,7 @@ def _laid_out(scenario: Scenario, stages: int) -> Found:
         yield field, error.faults[0].message, error.hint
     else:
         yield from faults_of_recomputed_layers(plan.recomputation, max(counts))
+        yield from faults_of_offloaded_layers(plan.offloading, max(counts))
 
 
 def unused(scenario: Scenario) -> list[str]:

@@ -91,6 +91,9 @@ def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trus
     marks = {p: mark for p, mark in document.marks.items() if p[:1] != ("jobs",)}
     marks |= {p[2:]: mark for p, mark in document.marks.items() if p[:2] == place}
     scenario = from_document(Document({**shared, **own}, marks), trust)
+    if scenario.plan.offloading.copies:
+        where = document.where((*place, "plan", "offload"))
+        raise UserError("jobs: plan.offload is not modelled for several jobs", where=where, hint="none")
     part = _part(scenario.cluster, len(chosen), at)
     tenant = Tenant(_name_of(entry, int(place[1])), replace(scenario, cluster=part, perturb=()), tuple(chosen))
     return scenario, tenant

@@ -21,7 +21,8 @@ from .. import escape
 from ..errors import UserError, did_you_mean, either, nearest
 from ..hashing import mix
 from .gpu import Gpu
-from .options import INLINE, LinkSpec, Options, Routing
+from .host_links import HostLinks, Reach, host_links
+from .options import INLINE, HostMemory, LinkSpec, Options, Routing
 from .wiring import Array, Inside, Links, Part, Switching, Wiring, both_ways
 
 if TYPE_CHECKING:
@@ -75,6 +76,10 @@ class Cluster:
     """The fabric (`config.fabric_files`) whose measured links these resemble; None for the most similar one."""
     sharp: bool = False
     """Whether libraries let the switches between nodes reduce; the measured fabric may say so too."""
+    host: HostMemory | None = None
+    """Memory of the CPUs of a node; None where it is not known."""
+    joins_hosts: bool = False
+    """Whether the graph contains the hosts, which only copies of offloaded data reach."""
 
     def __post_init__(self) -> None:
         if isinstance(self.fabric, str):
@@ -126,6 +131,11 @@ class Cluster:
     def wiring(self) -> Wiring:
         own: OwnWiring = self.shape
         return self.assembly.wiring() if self.assembly else own.wire(self)
+
+    @property
+    def hosts(self) -> HostLinks | None:
+        """The links between GPUs and the memory of their node, where the graph contains the hosts."""
+        return self.assembly.hosts if self.assembly else None
 
     def route(self, source: Array, target: Array) -> Array:
         """The links on the route of each pair of GPUs, padded with -1."""
@@ -246,7 +256,7 @@ class Assembly:
             for run in self.runs
         ]
         if not self.fabric:
-            return Wiring.of(parts, runs)
+            return self._with_hosts(parts, runs, [])
         first = self.vertex.end
         nic, port = first - self.nics + np.arange(self.nics), first + self.fabric.port
         runs += both_ways(nic, port, cluster.rail_bytes_per_s, cluster.nic.latency_s, "nic")
@@ -255,7 +265,32 @@ class Assembly:
             runs.append(Links.between(first + run.source, first + run.target, capacity, latency, run.name))
         covered = [(self.first_fabric + link, self.nic_up + nic) for link, nic in self.fabric.gathered]
         covered += [(self.first_fabric + link, self.nic_down + nic) for link, nic in self.fabric.spread]
-        return Wiring.of([*parts, *self.fabric.switches], runs, [*self._covered_in_nodes(), *covered])
+        # copies to the host cross links to NICs too, which the rates of NICs then do not cover
+        in_nodes = [] if cluster.joins_hosts else self._covered_in_nodes()
+        return self._with_hosts([*parts, *self.fabric.switches], runs, [*in_nodes, *covered])
+
+    def _with_hosts(self, parts: list[Part], runs: list[Links], covered: list[tuple[Array, Array]]) -> Wiring:
+        hosts = self.hosts
+        return Wiring.of([*parts, *hosts.parts], [*runs, *hosts.runs], covered) if hosts else Wiring.of(parts, runs, covered)
+
+    @cached_property
+    def hosts(self) -> HostLinks | None:
+        """The links between GPUs and the memory of their node, where the graph contains the hosts."""
+        cluster, fabric = self.cluster, self.fabric
+        if not cluster.host or not cluster.joins_hosts:
+            return None
+        node, local = np.divmod(np.arange(cluster.gpus), cluster.gpus_per_node)
+        leave = arrive = np.zeros((cluster.gpus_per_node, 0), dtype=np.int64)
+        end, to_cpus = np.arange(cluster.gpus_per_node), cluster.node.to_cpus
+        if to_cpus:
+            leave, arrive, end = to_cpus
+        elif fabric and cluster.host.link == "pcie":
+            (leave, arrive), end = self.to_nics, self.vertex.locals - self.rails + cluster.nic_of(end)
+        near = self.link.at(node, leave[local]), self.link.at(node, arrive[local])
+        reach = Reach(*near, self.vertex.at(node, end[local, None])[:, 0], bool(to_cpus), node)
+        switches = sum(part.count for part in fabric.switches) if fabric else 0
+        links = self.first_fabric + (sum(len(run.source) for run in fabric.runs) if fabric else 0)
+        return host_links(cluster.host, cluster.pcie, reach, self.vertex.end + switches, links)
 
     def _covered_in_nodes(self) -> list[tuple[Array, Array]]:
         """Links to a NIC with the covering link on which the NIC sends; links from a NIC with the link on which it receives."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from ..fields import BytesPerSecond, Declared, Degree, Limits
+from ..fields import Bytes, BytesPerSecond, Declared, Degree, Key, Limits
 
 INLINE = "inline"
 """The name of a cluster that is written out in a scenario or given as a mapping, which commands cannot refer to."""
@@ -41,6 +41,22 @@ class Box(Declared):
     bridge_bytes_per_s: Annotated[
         BytesPerSecond | None, "rate of the NVLink bridge of GPUs 2i and 2i + 1; None without bridges"
     ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory(Declared):
+    """Memory of a node's CPUs, and the link from every GPU to them. Only offloaded data uses it."""
+
+    memory_bytes_per_s: Annotated[
+        BytesPerSecond, Key("memory_bandwidth"), "rate of the memory of a node, reads and writes together, such as 614 GB/s"
+    ]
+    link: Annotated[
+        Literal["pcie", "c2c"], "pcie: a GPU reaches its CPU through the PCIe link to its NIC; c2c: through a link of its own"
+    ] = "pcie"
+    bytes_per_s: Annotated[
+        BytesPerSecond | None, Key("bandwidth"), "rate from a GPU to its CPU, per direction; left out, that of `pcie`"
+    ] = None
+    memory_bytes: Annotated[Bytes | None, "memory of a node, such as 2 TB; left out, it is never too small"] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,8 @@ class Inside:
     """The links from GPU to GPU."""
     to_nics: tuple[Array, Array] | None = None
     """The links from each GPU to the NIC of the GPU, and back; None if each GPU has its own PCIe link in each direction."""
+    to_cpus: tuple[Array, Array, Array] | None = None
+    """The links from each GPU to its CPU, and back, and the CPU, counted among the vertices of the node; None without CPUs."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

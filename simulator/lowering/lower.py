@@ -44,6 +44,8 @@ from .passes.context_parallel import ContextParallel, context_parallel
 from .passes.data_parallel import NORM, DataParallel, Replicas, data_parallel
 from .passes.expert_overlap import side_by_side
 from .passes.expert_parallel import ExpertParallel, expert_parallel
+from .passes.offload_activations import offload_activations
+from .passes.offload_state import OffloadedState, offload_state
 from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.recompute import recompute
@@ -105,10 +107,9 @@ def _lowered(
     program = quantise(program, narrow) if narrow else program
     if not framework.fusion.accumulation and (sharding.reduce != "each" or dp == 1):
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
-    program = recompute(program, plan.recomputation)
     sent_bytes = tokens * model.hidden * element_bytes // shares
-    program = keep_results(program, sent_bytes) if framework.memory.stage_results else program
-    program = release_activations(program)
+    program = offload_activations(recompute(program, plan.recomputation), plan.offloading)
+    program = release_activations(keep_results(program, sent_bytes) if framework.memory.stage_results else program)
     elsewhere = sharding.reduce == "each" and dp > 1
     program = working_sets(program, Sizes(element_bytes, framework.memory.bytes_of_logit(plan.tp), elsewhere))
     replicas = DataParallel(
@@ -122,20 +123,21 @@ def _lowered(
         each=sharding.reduce == "each",
     )
     program = data_parallel(program, replicas)
+    group = sharding.group and sharding.group * plan.cp
+    state = ShardedState(
+        replace(sharding, group=group),
+        dp,
+        element_bytes,
+        reduced_bytes,
+        overlaps=overlap.dp,
+        pipelined=plan.pp > 1,
+        gathers_beside_forward=framework.overlap.parameter_gather,
+        tied=model.tied_embeddings,
+        edp=plan.copies_of_experts(group or dp),
+    )
     if sharding.kind != "none":
-        group = sharding.group and sharding.group * plan.cp
-        state = ShardedState(
-            replace(sharding, group=group),
-            dp,
-            element_bytes,
-            reduced_bytes,
-            overlaps=overlap.dp,
-            pipelined=plan.pp > 1,
-            gathers_beside_forward=framework.overlap.parameter_gather,
-            tied=model.tied_embeddings,
-            edp=plan.copies_of_experts(group or dp),
-        )
         program = (zero3 if sharding.gathers else zero1)(program, state)
+    program = offload_state(program, OffloadedState(plan.offloading, replicas.replicas, state))
     program = cast_weights(program, narrow) if narrow else program
     program = pipeline(program, sent_bytes)
     program = program if overlap.pp else blocking(program, layout)
@@ -289,5 +291,6 @@ def _from_norm_to_norm(order: tuple[Step, ...]) -> tuple[Step, ...]:
     """The steps of a rank from after one norm to the next norm, without waits for the first norm."""
     at = next(i for i, step in enumerate(order) if step.phase == NORM)
     passed = {key for _, key in order[at].outputs}
-    begins = (replace(step, after=tuple(key for key in step.after if key not in passed)) for step in order[at + 1 :])
+    begins = [replace(step, after=tuple(key for key in step.after if key not in passed)) for step in order[at + 1 :]]
+    begins = [replace(step, waits=tuple(wait for wait in step.waits if wait[1] not in passed)) for step in begins]
     return (*begins, *(replace(step, iteration=1) for step in order[: at + 1]))

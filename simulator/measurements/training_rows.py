@@ -92,10 +92,11 @@ def scenario_of(row: Row) -> tuple[dict[str, Any], list[str]]:
     batch = {"global_batch": count(row, "global_batch"), "microbatch_size": _count(row, "micro_batch", _usual_microbatch(row))}
     dtype = dtype_of(row)
     job = {"sequence_length": count(row, "seq_len"), **batch, "dtype": dtype}
+    host = host_of(row) if "offload" in (plan := _plan(row, facts)) else {}
     scenario = {
         "model": model_of(row),
-        "cluster": cluster_of(row),
-        "plan": _plan(row, facts),
+        "cluster": {**cluster_of(row), **host},
+        "plan": plan,
         "job": job,
         "framework": {"name": profile, **_framework(facts, profile, dtype)},
     }
@@ -172,6 +173,13 @@ def cluster_of(row: Row) -> dict[str, Any]:
     if domains == 1:
         return cluster
     return {**cluster, "shape": "rail-optimized", "nodes_per_pod": domains, **_network(row, gpus // domains, per_node)}
+
+
+def host_of(row: Row) -> dict[str, Any]:
+    """The memory of the CPUs of a node, which no column describes: that of a DGX with such GPUs, if the catalog has one."""
+    dgx = catalog.files("clusters").get(f"dgx-{gpu_of(row).partition('-')[0]}")
+    found = read(dgx).data.get("host") if dgx else None
+    return {"host": found} if found else {}
 
 
 def _network(row: Row, gpus: int, per_node: int) -> dict[str, Any]:

@@ -11,16 +11,17 @@ framework gives the overhead (`MemoryOverhead`); limits.md lists the memory that
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..engine.timeline import Timeline
+from ..kernels import Part
 from ..program.holdings import Holding
 from ..program.labels import Array, Labels
-from ..program.program import Body, Program
+from ..program.program import COPY_OUT, Body, Collective, Program, Purpose
 from ..program.slot import FORWARD, KINDS, Layout, slots_of
-from .items import Item, Terms, passing_items, static_items
+from .items import Item, Terms, host_bytes, passing_items, static_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class RankMemory:
     items: tuple[Item, ...]
     """What is held throughout the step."""
     activations_bytes: int
+    host_bytes: int = 0
+    """Memory of the host that the GPU uses for offloaded data."""
 
     @property
     def parameters_bytes(self) -> int:
@@ -87,16 +90,19 @@ class RankMemory:
 def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | None = None) -> tuple[RankMemory, ...]:
     """The memory of every pipeline rank, for its largest role; with `bodies`, for roles that run these bodies instead."""
     used, working = ({name: usage(body, working=also) for name, body in program.bodies.items()} for also in (False, True))
+    on_host = {name: usage(_on_host(body)) for name, body in program.bodies.items()}
     result = []
     for rank in range(program.ranks):
         steps, stages = program.orders_of(rank), tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
         forward = {step.stage: program.bodies[step.body].ops for step in reversed(steps[0]) if step.phase == FORWARD}
         own = [number for number, role in enumerate(program.roles) if role.pipeline == rank]
         orders = [[s.body for s in order] for order in steps] if bodies is None else [bodies[number] for number in own]
-        activations, tensors = (max(_peak_bytes(use[name] for name in order) for order in orders) for use in (used, working))
+        uses = (used, working, on_host)
+        activations, tensors, copied = (max(_peak_bytes(use[name] for name in order) for order in orders) for use in uses)
         ops = [op for stage in stages for op in forward[stage]]
         found = (*static_items(program, rank, ops, terms), *passing_items(activations, tensors, ops, terms))
-        result.append(RankMemory(rank, stages, tuple(item for item in found if item.size_bytes), activations))
+        items = tuple(item for item in found if item.size_bytes)
+        result.append(RankMemory(rank, stages, items, activations, host_bytes(ops, terms) + copied))
     return tuple(result)
 
 
@@ -120,6 +126,13 @@ def usage(body: Body, *, working: bool = False) -> tuple[int, int]:
         peak = max(peak, alive + (op.working_bytes if working else 0))
         alive -= op.freed_bytes
     return peak, alive
+
+
+def _on_host(body: Body) -> Body:
+    """The copies of activations of a body, with what they hold and free in the memory of the host."""
+    copies = (op for op in body.ops if isinstance(op, Collective) and op.purpose is Purpose.OFFLOAD)
+    held = ((op, op.payload_bytes if op.kind == COPY_OUT else 0) for op in copies if op.part is not Part.OPTIMIZER)
+    return Body(tuple(replace(op, held_bytes=size, freed_bytes=op.payload_bytes - size) for op, size in held))
 
 
 def _peak_bytes(order: Iterable[tuple[int, int]]) -> int:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, prod
 
+from ..plan.offload import Offload
 from ..plan.plan import Shards
 from ..program.holdings import Holding
 from ..program.program import AnyOp, Collective, Communicator, Compute, Program, Transfer
@@ -34,6 +35,7 @@ BUCKET_ELEMENTS = 500_000_000
 PAGE_BYTES = 2 * MIB
 """Page size for allocations that other processes map (CUDA_IPC_MIN)."""
 MOST_NEIGHBOURS = 2
+NOTHING_OFFLOADED = Offload()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +65,17 @@ class Terms:
     overhead: MemoryOverhead
     reserved_bytes: float = 0.0
     """Bytes of a GPU's memory that the driver reserves."""
+    offload: Offload = field(default_factory=Offload)
+    """The data that the host holds."""
 
 
 def static_items(program: Program, rank: int, ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
     """What a GPU of a pipeline rank holds throughout a step; `ops` are the forward operations of its stages."""
-    kernels = [op for op in ops if isinstance(op, Compute)]
-    experts = sum(op.parameters for op in kernels if op.expert)
-    whole = sum(op.parameters for op in kernels)
-    shards, of_experts = terms.shards, terms.expert_shards
+    (whole, experts), shards, of_experts = _parameters(ops), terms.shards, terms.expert_shards
     weights = "weights" if terms.parameter_bytes < FP32_BYTES else "fp32 weights"
-    for of, parameters, ranks in _parts(whole, experts, shards.parameters, of_experts.parameters):
-        yield _per_parameter(Holding.PARAMETERS, f"{weights}{of}", terms.parameter_bytes, parameters, ranks)
+    if not terms.offload.parameters:
+        for of, parameters, ranks in _parts(whole, experts, shards.parameters, of_experts.parameters):
+            yield _per_parameter(Holding.PARAMETERS, f"{weights}{of}", terms.parameter_bytes, parameters, ranks)
     for size_bytes, units in Counter(op.kept_bytes for op in ops if op.kept_bytes).items():
         yield Item(Holding.GATHERED, "units that stay", f"{size_bytes:,} bytes x {counted(units, 'unit')}", size_bytes * units)
     for of, parameters, ranks in _parts(whole, experts, shards.gradients, of_experts.gradients):
@@ -82,8 +84,8 @@ def static_items(program: Program, rank: int, ops: Sequence[AnyOp], terms: Terms
             yield _per_parameter(Holding.GRADIENTS, f"gradients of a microbatch{of}", terms.element_bytes, parameters, ranks)
     for of, parameters, ranks in (("", whole - experts, shards.optimizer), (" of experts", experts, of_experts.optimizer)):
         if terms.parameter_bytes < FP32_BYTES:
-            yield _per_parameter(Holding.MASTER, f"fp32 weights{of}", MASTER_BYTES, parameters, ranks)
-        yield _per_parameter(Holding.MOMENTS, f"two moments of Adam{of}", MOMENT_BYTES, parameters, ranks)
+            yield _per_parameter(Holding.MASTER, f"fp32 weights{of}", MASTER_BYTES, parameters, ranks, terms.offload)
+        yield _per_parameter(Holding.MOMENTS, f"two moments of Adam{of}", MOMENT_BYTES, parameters, ranks, terms.offload)
     context = f"{show_bytes(terms.overhead.context_bytes)}, and {show_bytes(terms.reserved_bytes)} that the driver keeps"
     yield Item(Holding.CONTEXT, "CUDA and driver", context, ceil(terms.overhead.context_bytes + terms.reserved_bytes))
     yield from _nccl_items(program, rank, terms)
@@ -119,11 +121,12 @@ def _end_of_step(ops: Sequence[AnyOp], terms: Terms) -> tuple[int, str]:
     experts = sum(op.parameters for op in kernels if op.expert)
     others = sum(op.parameters for op in kernels) - experts
     one, other = terms.shards, terms.expert_shards
-    if terms.gradient_bytes == FP32_BYTES:
+    if terms.gradient_bytes in (0, FP32_BYTES):  # 0: all of them are copied to the host
         each = terms.element_bytes if whole and terms.element_bytes < FP32_BYTES else 0
         share = ceil(others / one.gradients) + ceil(experts / other.gradients)
         return each * share, f"{each} bytes x {share:,} parameters"
-    share = ceil(others / one.optimizer) + ceil(experts / other.optimizer)
+    owned = (ceil(others / one.optimizer), ceil(experts / other.optimizer))
+    share = sum(owned) - sum(map(terms.offload.updated, owned))
     each, bucket = (FP32_BYTES + terms.gradient_bytes, BUCKET_ELEMENTS * terms.gradient_bytes) if whole else (FP32_BYTES, 0)
     buffered = f"{bucket:,} bytes + " if bucket else ""
     return bucket + each * share, f"{buffered}{each} bytes x {share:,} parameters"
@@ -135,10 +138,34 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{ending}" if noun else f"{number:,}"
 
 
-def _per_parameter(kind: Holding, what: str, bytes_each: int, parameters: int, shards: int) -> Item:
-    """Bytes for every parameter, divided among ranks."""
-    divided = f" / {shards:,} shards" if shards > 1 else ""
-    return Item(kind, what, f"{bytes_each} bytes x {parameters:,} parameters{divided}", -(-parameters // shards) * bytes_each)
+def host_bytes(ops: Sequence[AnyOp], terms: Terms) -> int:
+    """What the host holds for a GPU throughout a step: gradients in fp32, and 16-bit parameters as it copies them to the GPU,
+    beside the state that the GPU would hold.
+    """
+    (whole, experts), shards, offload = _parameters(ops), terms.shards, terms.offload
+    owned = -(-(whole - experts) // shards.optimizer), -(-experts // terms.expert_shards.optimizer)
+    narrow = terms.parameter_bytes < FP32_BYTES
+    each_bytes = MOMENT_BYTES + FP32_BYTES + narrow * (MASTER_BYTES + (not offload.parameters) * terms.parameter_bytes)
+    kept_bytes = -(-whole // shards.parameters) * terms.parameter_bytes if offload.parameters else 0
+    return sum(map(offload.updated, owned)) * each_bytes + kept_bytes
+
+
+def _parameters(ops: Sequence[AnyOp]) -> tuple[int, int]:
+    """Number of parameters, and of those of experts among them."""
+    kernels = [op for op in ops if isinstance(op, Compute)]
+    return sum(op.parameters for op in kernels), sum(op.parameters for op in kernels if op.expert)
+
+
+def _per_parameter(
+    kind: Holding, what: str, bytes_each: int, parameters: int, shards: int, offload: Offload = NOTHING_OFFLOADED
+) -> Item:
+    """Bytes for every parameter, divided among ranks, without those that CPUs update."""
+    share = -(-parameters // shards)
+    updated = offload.updated(share)
+    formula = f"{bytes_each} bytes x {parameters:,} parameters" + (f" / {shards:,} shards" if shards > 1 else "")
+    if updated:
+        formula += f" - {updated:,} on the host"
+    return Item(kind, what, formula, (share - updated) * bytes_each)
 
 
 def _parts(whole: int, experts: int, shards: int, expert_shards: int) -> list[tuple[str, int, int]]:

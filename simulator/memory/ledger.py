@@ -65,7 +65,8 @@ class Ledger:
         self._behind_layers |= op.layer >= 0
         of_head = self._behind_layers and op.layer < 0 and op.part is Part.FORWARD
         kind = Holding.LOGITS if of_head else Holding.ACTIVATIONS
-        rest = Held(Holding.COMMUNICATION if isinstance(op, Collective) else kind, op, False, op.held_bytes)
+        from_ranks = isinstance(op, Collective) and op.purpose is not Purpose.OFFLOAD
+        rest = Held(Holding.COMMUNICATION if from_ranks else kind, op, False, op.held_bytes)
         taken = [Held(buffer.kind, op, True, buffer.held_bytes) for buffer in op.buffers]
         taken.append(rest._replace(size_bytes=op.held_bytes - sum(held.size_bytes for held in taken)))
         self._held |= {self._count + i: held for i, held in enumerate(taken) if held.size_bytes}
@@ -110,6 +111,8 @@ def words_of(op: AnyOp) -> str:
     """The operator of an operation in words, the same in every layer."""
     name = op.operator or op.name
     operator = name.split(".", 1)[-1] if op.layer >= 0 else name
+    if op.purpose is Purpose.OFFLOAD:
+        return "activations, from the host"
     if isinstance(op, Collective):
         return f"{operator}, other ranks"
     if op.part is not Part.FORWARD:

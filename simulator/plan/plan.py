@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ..errors import shown
 from ..fields import Contradiction, Declared, Degree, Limits, Name, Text, documented, specs
+from .offload import Offload
 
 if TYPE_CHECKING:
     from ..workload.framework import Overlaps
@@ -55,6 +56,8 @@ class Overlap(Declared):
 Kind = Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
 GATHERING = ("zero3", "fsdp", "hsdp")
 """Kinds of sharding that divide parameters too, and gather them in forward and backward passes."""
+WITH_MASTER_COPY = ("fsdp", "hsdp")
+"""Kinds of sharding whose shares of the parameters are the master copy in fp32."""
 WITH_PIPELINE = ("none", "zero1", "fsdp", "hsdp")
 """Kinds of sharding that frameworks combine with a pipeline."""
 NO_USE = {"none": ("group", "reduce_dtype", "reduce"), "zero1": ("reduce",), "zero2": ("reduce",), "zero3": ("reduce",)}
@@ -250,6 +253,10 @@ class Plan(Declared):
         Recompute | Literal["none", "selective", "full"] | None,
         "activations that the backward pass recomputes instead of keeping them; None: as the framework does",
     ] = None
+    offload: Annotated[
+        Offload | Literal["none", "activations", "optimizer", "parameters"],
+        "data that the host keeps; activations: of all layers that can be copied; parameters: the optimizer too",
+    ] = "none"
     rank_order: Annotated[str, Text("rank_order"), "axes of parallelism, the fastest varying first"] = "tp-cp-ep-dp-pp"
     placement: Annotated[tuple[Rank, ...] | None, "GPU of every rank, in the order of the ranks; None: rank r is GPU r"] = None
     overlap: Annotated[Overlap, "which communication may run beside compute"] = field(default_factory=Overlap)
@@ -311,6 +318,11 @@ class Plan(Declared):
     def recomputation(self) -> Recompute:
         """The field `recompute`, also where it is a word."""
         return self.recompute if isinstance(self.recompute, Recompute) else Recompute(self.recompute or "none")
+
+    @property
+    def offloading(self) -> Offload:
+        """The field `offload`, also where it is a word."""
+        return self.offload if isinstance(self.offload, Offload) else Offload.of(self.offload)
 
 
 @documented

@@ -24,6 +24,10 @@ COMPUTE = "compute"
 """The stream of a rank's own kernels. Communication runs on a stream per axis, transfers on one per edge and kind."""
 HOST = "host"
 """The stream of the thread that launches the operations of a rank, and the axis of time spent waiting for launches."""
+OFFLOAD = "offload"
+"""The axis of copies to and from the memory of the host, and of updates by the host: each kind has a stream of its own."""
+COPY_OUT, COPY_IN, UPDATE_ON_HOST = "copy_out", "copy_in", "update_on_host"
+"""Kinds of collectives of the axis `OFFLOAD`, each of a single rank."""
 
 
 class Purpose(Enum):
@@ -61,6 +65,8 @@ class Purpose(Enum):
     share the vocabulary need of each other's stages."""
     MERGE = "merge"
     """The addition of a partial result of attention, or of partial gradients, to the results of earlier steps."""
+    OFFLOAD = "offload"
+    """The copy of activations, gradients or parameters to the memory of the host, or back."""
     COPY = "copy"
     """The copy of gathered parameters from the buffer of a gather, or of gradients into the buffer of a reduction."""
 

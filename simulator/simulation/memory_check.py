@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from operator import attrgetter
+
+import numpy as np
 
 from ..config import derived
 from ..config.scenario import Scenario
@@ -16,6 +19,7 @@ from ..errors import Infeasible
 from ..lowering.lower import lower
 from ..memory.account import RankMemory, account, bodies_of
 from ..memory.items import MASTER_BYTES, Terms
+from ..plan.plan import WITH_MASTER_COPY
 from ..program.slot import Layout
 from ..units import GIB, show_bytes
 
@@ -45,7 +49,20 @@ def memory_of(scenario: Scenario, layout: Layout, *, allow_oom: bool = True) -> 
             "what fits, by step time",
             over_bytes=over,
         )
+    _check_host(scenario, host_bytes(scenario, memory), allow_oom=allow_oom)
     return memory
+
+
+def _check_host(scenario: Scenario, needed_bytes: int, *, allow_oom: bool) -> None:
+    """Raises `Infeasible` if the hosts need more memory than they have, unless `allow_oom`."""
+    over = needed_bytes - host_capacity_bytes(scenario)
+    if over > 0 and not allow_oom:
+        raise Infeasible(
+            f"out of host memory: a node needs {show_bytes(needed_bytes)} for offloaded data, {over / GIB:.1f} GiB more than the "
+            f"{show_bytes(host_capacity_bytes(scenario))} of a node of {scenario.cluster.name}",
+            hint="offload less, or --allow-oom to see the timeline anyway",
+            over_bytes=over,
+        )
 
 
 def terms_of(scenario: Scenario, layout: Layout) -> Terms:
@@ -54,17 +71,45 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
     sharding, dp = plan.full_sharding, derived.data_parallel_degree(scenario)
     group = (sharding.group or dp) * plan.cp
     shards = sharding.shards(group * copies)
-    is_master = sharding.kind in ("fsdp", "hsdp") and shards.parameters > 1
+    is_master = sharding.kind in WITH_MASTER_COPY and shards.parameters > 1
     return Terms(
         parameter_bytes=MASTER_BYTES if is_master else scenario.job.element_bytes,
-        gradient_bytes=scenario.framework.gradient_bytes,
+        gradient_bytes=0 if _copies_every_gradient(scenario) else scenario.framework.gradient_bytes,
         element_bytes=scenario.job.element_bytes,
         shards=shards,
         expert_shards=sharding.shards(plan.copies_of_experts(group) * copies),
         degrees=derived.mesh_of(scenario).sizes,
         overhead=scenario.framework.memory,
         reserved_bytes=scenario.cluster.gpu.reserved_bytes,
+        offload=plan.offloading,
     )
+
+
+def _copies_every_gradient(scenario: Scenario) -> bool:
+    """Whether the only backward pass of a step reduces the gradients of each bucket, and copies them all to the host."""
+    offload, sharding = scenario.plan.offloading, scenario.plan.full_sharding
+    whole = offload.optimizer and offload.optimizer_fraction == 1
+    return whole and sharding.reduce == "each" and derived.microbatches(scenario) == 1
+
+
+def host_bytes(scenario: Scenario, memory: Sequence[RankMemory]) -> int:
+    """Bytes that the host of a node holds, for the node that holds most."""
+    of_stage = np.array([rank.host_bytes for rank in memory])
+    nodes = derived.gpus_of(scenario) // scenario.cluster.gpus_per_node
+    return int(np.bincount(nodes, of_stage[derived.mesh_of(scenario).coordinate("pp")]).max())
+
+
+def host_capacity_bytes(scenario: Scenario) -> float:
+    """Memory of a node's host; infinite where the cluster does not say."""
+    host = scenario.cluster.host
+    return host.memory_bytes if host and host.memory_bytes else inf
+
+
+def host_summary(scenario: Scenario, memory: Sequence[RankMemory]) -> str:
+    """The memory of the hosts that a plan needs, and how much they have, as text."""
+    needed_bytes, have_bytes = host_bytes(scenario, memory), host_capacity_bytes(scenario)
+    of = "" if have_bytes == inf else f" of {show_bytes(have_bytes)}"
+    return f"{show_bytes(needed_bytes)}{of} on the fullest node{': DOES NOT FIT' if needed_bytes > have_bytes else ''}"
 
 
 def remedies(scenario: Scenario) -> str:

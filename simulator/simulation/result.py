@@ -26,8 +26,9 @@ from ..metrics.idle import measure as time_by_cause
 from ..metrics.mfu import CONVENTION
 from ..program.holdings import Holding
 from ..program.labels import Labels
-from ..program.program import HOST, Program
+from ..program.program import HOST, OFFLOAD, Program
 from ..units import TFLOP, seconds
+from .memory_check import host_bytes, host_capacity_bytes
 from .whole_run import WholeRun, whole_run
 
 REPORTED_AXES = ("tp", "pp", "dp", "cp", "ep")
@@ -87,7 +88,14 @@ class Result:
 
     @property
     def fits(self) -> bool:
-        return self.peak_memory_bytes <= self.scenario.cluster.gpu.memory_bytes
+        """Whether every GPU, and every host, has the memory that the plan needs."""
+        on_gpus = self.peak_memory_bytes <= self.scenario.cluster.gpu.memory_bytes
+        return on_gpus and self.host_bytes <= host_capacity_bytes(self.scenario)
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of offloaded data that the host of a node holds, for the node that holds most."""
+        return host_bytes(self.scenario, self.memory)
 
     @cached_property
     def observation(self) -> Observation:
@@ -107,6 +115,7 @@ class Result:
         """The metrics of a measured step."""
         causes, observed, job, gpus = self.time_by_cause, self.observation, self.scenario.job, self.engine_timeline.ranks
         utilisation, step_s = mfu.measure(observed), observed.step_s
+        reported = (*REPORTED_AXES, *((OFFLOAD,) if OFFLOAD in observed.axes else ()))
         return Metrics(
             step_time_s=step_s,
             tokens_per_s=job.tokens / step_s,
@@ -117,7 +126,7 @@ class Result:
             hfu=utilisation.hfu,
             flop_convention=CONVENTION,
             bubble_fraction=bubble.measure(observed, causes),
-            exposed_s={axis: observed.mean_s(causes.of(axis)) for axis in REPORTED_AXES},
+            exposed_s={axis: observed.mean_s(causes.of(axis)) for axis in reported},
             imbalance_s={axis: observed.mean_s(causes.of(imbalance(axis))) for axis in REPORTED_AXES},
             launch_s=observed.mean_s(causes.of(HOST)),
             optimizer_s=observed.mean_s(causes.of(OPTIMIZER)),

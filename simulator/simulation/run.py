@@ -19,7 +19,7 @@ from ..memory.account import RankMemory
 from ..plan.plan import EVEN
 from ..units import seconds, show_bytes, show_count, show_s
 from ..workload.framework import Framework
-from .memory_check import LEFT_FRACTION, notes
+from .memory_check import LEFT_FRACTION, host_summary, notes
 from .network.link_use import Network, network
 from .op_costs import (
     OpCosts,
@@ -194,6 +194,7 @@ def memory_record(rank: RankMemory) -> dict[str, Any]:
         "context_bytes": rank.context_bytes,
         "nccl_bytes": rank.nccl_bytes,
         "fragmentation_bytes": rank.fragmentation_bytes,
+        **({"host_bytes": rank.host_bytes} if rank.host_bytes else {}),
         "stage": rank.rank,
         "total_bytes": rank.total_bytes,
     }
@@ -211,6 +212,7 @@ def _scenario_lines(run: Run) -> list[tuple[str, str]]:
     kind, group = plan.full_sharding.kind, plan.full_sharding.group
     sharding = "" if kind == "none" else f", {kind}" + (f" in groups of {group}" if group else "")
     recomputed = ", recompute " * bool(plan.recomputation.words) + ", ".join(plan.recomputation.words)
+    recomputed += ", offload " * bool(plan.offloading.words) + ", ".join(plan.offloading.words)
     batch = f"{s.job.global_batch} sequences of {s.job.sequence_length}, {s.job.microbatch_size} at a time, {s.job.dtype}"
     active = f", {show_count(s.model.active_parameters)} of them active" if s.model.experts else ""
     gpu = s.cluster.gpu
@@ -287,7 +289,8 @@ def _memory(run: Run) -> list[tuple[str, str]]:
     if notes(run.scenario, run.memory):
         verdict = f": LESS THAN {LEFT_FRACTION:.0%} LEFT"
     besides = f"{show_bytes(most.overhead_bytes)} of that memory for context, NCCL buffers and fragmentation"
-    return [("memory", f"{show_bytes(most.total_bytes)} of {have} on the fullest GPU{verdict}"), ("overhead", besides)]
+    lines = [("memory", f"{show_bytes(most.total_bytes)} of {have} on the fullest GPU{verdict}"), ("overhead", besides)]
+    return [*lines, *([("host memory", host_summary(run.scenario, run.memory))] if run.scenario.plan.offloading.copies else [])]
 
 
 def _engine(run: Run) -> str:

@@ -141,7 +141,7 @@ def prices_of(scenario: Scenario) -> PricedKernels:
 
 def site_of(scenario: Scenario, prices: PricedKernels | None = None) -> Site:
     """The scenario's cluster with the times of kernels, collectives and launches, and the disturbances."""
-    cluster = scenario.cluster
+    cluster = derived.cluster_of(scenario)
     perturbations = [_perturbation(p, cluster) for p in scenario.perturb]
     host = _host(scenario.framework)
     policy = policy_on(cluster)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..config.scenario import Scenario
 from ..engine.task import Array
 from ..escape import Summarised
 from ..simulation import estimated_effort
+from ..simulation.memory_check import host_capacity_bytes, host_summary
 from ..simulation.network.link_use import Network
 from ..simulation.run import Run, memory_record
 from ..simulation.runnable import load_one
@@ -34,6 +36,11 @@ class MemoryReport(Summarised):
         """Memory of the fullest GPU beyond its capacity, in GiB."""
         return max(0.0, (self.run.peak_memory_bytes - self.capacity_bytes) / GIB)
 
+    @property
+    def host_over_gib(self) -> float:
+        """Memory of the fullest host beyond its capacity, in GiB."""
+        return max(0.0, (self.run.host_bytes - host_capacity_bytes(self.run.scenario)) / GIB)
+
     @cached_property
     def curves(self) -> tuple[tuple[Array, Array], ...]:
         """For every pipeline rank the times in seconds, and the bytes held from each time on."""
@@ -54,17 +61,21 @@ class MemoryReport(Summarised):
             (f"rank {rank.rank}", f"{show_bytes(rank.total_bytes)}, {show_bytes(rank.activations_bytes)} of it activations")
             for rank in self.run.memory
         ]
-        return [*peaks, ("capacity", f"{show_bytes(self.capacity_bytes)}: {self.verdict}")]
+        of_host = [("host memory", host_summary(self.run.scenario, self.run.memory))] if self.run.host_bytes else []
+        return [*peaks, ("capacity", f"{show_bytes(self.capacity_bytes)}: {self.verdict}"), *of_host]
 
     def as_dict(self) -> dict[str, Any]:
         """The content of `trainsim memory --json`."""
         curves = zip(self.run.memory, self.curves, strict=True)
+        host_bytes, have_bytes = self.run.host_bytes, host_capacity_bytes(self.run.scenario)
+        of_host = {"peak_bytes": host_bytes, "capacity_bytes": None if have_bytes == inf else have_bytes}
         return {
             "peak_memory_bytes": self.run.peak_memory_bytes,
             "capacity_bytes": self.capacity_bytes,
             "fits": self.run.fits,
             "over_gib": self.over_gib,
             "memory_by_stage": [memory_record(rank) for rank in self.run.memory],
+            **({"host_memory": of_host} if host_bytes else {}),
             "over_time": [{"rank": rank.rank, "time_s": times, "bytes": held} for rank, (times, held) in curves],
         }
 

@@ -19,7 +19,7 @@ from tests.hardware.paths import assert_leads, pairs_of, routes
 FILES = catalog.files("clusters")
 SOURCED = {
     "gpus_per_node", "shape", "intra_node", "inter_node", "pcie", "nodes_per_pod", "oversubscription", "latency", "dragonfly",
-    "box", "wan",
+    "box", "host", "wan",
 }  # fmt: skip
 """Fields with facts from the world."""
 

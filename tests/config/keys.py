@@ -65,6 +65,8 @@ DRAWN = {
     "plan": {"tp": 2},
 }  # fmt: skip
 
+WITH_HOST = {"cluster.host": {"bandwidth": "50 GB/s", "memory": "1 TB", "memory_bandwidth": "400 GB/s"}}
+ON_HOST = {**WITH_HOST, "plan.offload": {"optimizer": True}}
 FULL = {"plan.recompute": {"scope": "full"}}
 
 
@@ -165,6 +167,11 @@ CASES: dict[str, Case] = {
     "plan.recompute.every": Case(2, FULL),
     "plan.recompute.together": Case(2, FULL),
     "plan.recompute.early_stop": Case(True, FULL),
+    "plan.offload": Case("optimizer", WITH_HOST),
+    "plan.offload.activations": Case(0.25, {**WITH_HOST, "plan.offload": {}}),
+    "plan.offload.optimizer": Case(True, {**WITH_HOST, "plan.offload": {}}),
+    "plan.offload.optimizer_fraction": Case(0.5, ON_HOST),
+    "plan.offload.parameters": Case(True, {**FSDP, **ON_HOST, "plan.sharding": "zero3"}),
     "plan.rank_order": Case("pp-dp-tp"),
     "plan.placement": Case([0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]),
     "plan.overlap.dp": Case(False),
@@ -294,6 +301,10 @@ CASES: dict[str, Case] = {
     "cluster.latency.nic": Case("20 us", WIDE),
     "cluster.latency.switch": Case("20 us"),
     "cluster.fabric": Case("roce", WIDE),
+    "cluster.host.link": Case("c2c", {**WIDE, **ON_HOST}),
+    "cluster.host.bandwidth": Case("10 GB/s", ON_HOST),
+    "cluster.host.memory": Case("4 TB", ON_HOST),
+    "cluster.host.memory_bandwidth": Case("50 GB/s", ON_HOST),
     "cluster.routing": Case("ecmp", {**WIDE, "cluster.shape": "leaf-spine", "cluster.oversubscription": 2}),
     "cluster.routing_seed": Case(7, HASHED),
     "cluster.dims": Case([8, 2], {"cluster.shape": "torus", "cluster.nodes_per_pod": None, "cluster.nodes": 16, **WIDE}),

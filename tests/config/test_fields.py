@@ -44,6 +44,7 @@ ADDED_BIAS = Fusion(bias=False)
 INTERLEAVED = sim.Plan(tp=2, pp=2, schedule="interleaved")
 FSDP = sim.Plan(tp=2, sharding=sim.Sharding("fsdp"))
 FULL = sim.Plan(tp=2, pp=2, recompute=sim.Recompute("full"))
+ON_HOST = sim.Plan(tp=2, sharding="zero3", offload=sim.Offload(optimizer=True))
 SLOW_RANK = sim.Perturb(rank=3, speed=0.5, from_s=0.001, until_s=0.004)
 SLOW_LINK = sim.Perturb(link="node0/nic0>leaf0", capacity=0.1, from_s=0.001, until_s=0.004)
 
@@ -69,6 +70,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "optimizer": (scenario(), "post-validated"),
         "sharding": (scenario(), "zero1"),
         "recompute": (scenario(), "full"),
+        "offload": (scenario(), "optimizer"),
         "rank_order": (scenario(), "pp-dp-tp"),
         "placement": (scenario(), (0, 8, *range(1, 8), *range(9, 16))),
         "overlap": (scenario(), sim.Overlap(tp=True)),
@@ -100,6 +102,12 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "nodes_per_token": (mixture(DEEPEP), 1),
         "ranks": (mixture(UNEVEN), "hottest"),
         "placement": (mixture(UNEVEN), "cyclic"),
+    },
+    sim.Offload: {
+        "activations": (scenario(ON_HOST), 0.25),
+        "optimizer": (scenario(sim.Plan(tp=2, sharding="zero3", offload=sim.Offload())), True),
+        "optimizer_fraction": (scenario(ON_HOST), 0.5),
+        "parameters": (scenario(ON_HOST), True),
     },
     sim.Recompute: {
         "scope": (scenario(sim.Plan(tp=2, pp=2, recompute=sim.Recompute())), "selective"),
@@ -201,6 +209,7 @@ FIELDS = [(kind, field.name) for kind in CHANGES for field in fields(kind) if (k
 INNER: dict[type[Any], tuple[str, str]] = {
     sim.Overlap: ("plan", "overlap"),
     sim.Moe: ("plan", "moe"),
+    sim.Offload: ("plan", "offload"),
     sim.Recompute: ("plan", "recompute"),
     sim.Sharding: ("plan", "sharding"),
     Fusion: ("framework", "fusion"),

@@ -20,11 +20,12 @@ from simulator.errors import UserError
 from simulator.plan.plan import Fidelity
 from simulator.simulation.runnable import RunnableScenario as Scenario
 
-from ..small_scenarios import both, bound, bound_twice, scenario, small_cluster, small_model
+from ..small_scenarios import HOST, both, bound, bound_twice, scenario, small_cluster, small_model
 
 RECOMPUTE = st.sampled_from(
     ["none", "none", "selective", "full", sim.Recompute("full", first=1, early_stop=True), sim.Recompute(ops=("mlp_up",))]
 )
+OFFLOAD = st.sampled_from(["none", "none", "optimizer", "parameters", sim.Offload(0.7), sim.Offload(0.4, True, 0.5)])
 OTHER_LAYERS: list[dict[str, Any]] = [
     {},
     {"window": 16, "full_attention_every": 2, "qk_norm": "head", "norms": "both"},
@@ -79,6 +80,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         nodes_per_pod=draw(st.sampled_from([1, 2, 4])),
         shape=draw(st.sampled_from(["rail-optimized", "leaf-spine"])),
         fabric=draw(st.sampled_from(["ideal", "ndr-ib"])),
+        host=HOST,
     )
     job = sim.Job(sequence_length=64, global_batch=dp * pp * draw(st.integers(1, 2)))
     tied = draw(st.booleans()) and scheme not in dividing and (pp == 1 or not plan.full_sharding.gathers)
@@ -106,6 +108,11 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         mixed = small_model(layers, tied_embeddings=tied, mtp_layers=modules, **mixture)
         feasible.check(scenario(mixed, cluster, of_experts, job))
         model, plan = (mixed, of_experts) if draw(st.sampled_from([True, True, False])) else (model, plan)
+    if (offload := draw(OFFLOAD)) != "none":
+        with suppress(UserError):  # where the rest of the plan does not go with it, nothing is offloaded
+            offloading = replace(plan, offload=offload)
+            feasible.check(scenario(model, cluster, offloading, job))
+            plan = offloading
     perturb = []
     if draw(st.booleans()):
         perturb.append(sim.Perturb(rank=draw(st.integers(0, ranks - 1)), speed=draw(st.sampled_from([0.5, 0.9, 1.3]))))

@@ -15,11 +15,12 @@ from simulator.lowering import lower as lowering
 from simulator.program.program import END, LAST, AnyOp, Program, Step
 from simulator.simulation.simulate import program_of
 
-from ..small_scenarios import scenario, small_cluster, small_model
+from ..small_scenarios import HOST, scenario, small_cluster, small_model
 
 PASSES = (
     "build", "vocabulary", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "accumulate", "recompute",
-    "data_parallel", "zero1", "zero3", "cast_weights", "pipeline", "blocking", "side_by_side", "repeat", "between_norms",
+    "offload_activations", "data_parallel", "zero1", "zero3", "offload_state",
+    "cast_weights", "pipeline", "blocking", "side_by_side", "repeat", "between_norms",
 )  # fmt: skip
 
 
@@ -79,6 +80,10 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "windows, norms of heads": ({"window": 64, "full_attention_every": 3, "qk_norm": "head", "norms": "both"},
         {"tp": 2, "pp": 2, "sharding": "zero1"}, {}, "torchtitan-2024"),
     "parallel layers": ({"parallel_mlp": "one_norm"}, {"tp": 2, "pp": 2}, {"dtype": "fp8"}, "megatron-core-2025"),
+    "offloaded activations and optimizer": ({}, {"tp": 2, "pp": 2, "schedule": "zb-h1", "sharding": "zero1",
+        "offload": sim.Offload(activations=0.5, optimizer=True, optimizer_fraction=0.5)}, {}, "none"),
+    "offloaded parameters": ({}, {"tp": 2, "sharding": sim.Sharding("hsdp", group=4), "offload": "parameters"}, {},
+        "torchtitan-2024"),
     "stages without layers": ({}, {"tp": 2, "pp": 4, "schedule": "zb-h1", "layout": "first=0,last=0"}, {}, "none"),
     "copies of stages": ({}, {"pp": 4, "schedule": "chimera", "sharding": "zero1"}, {}, "none"),
     "divided vocabulary": ({"positions": "learned", "max_sequence_length": 128},
@@ -91,14 +96,14 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "drawn experts": (MIXTURE, {"pp": 2, "ep": 4, "moe": sim.Moe(routing="drawn")}, {}, "none"),
     "experts beside compute": (MIXTURE, {"pp": 2, "ep": 4, "schedule": "dualpipe",
         "overlap": sim.Overlap(ep=True, weight_gradients=True)}, {"dtype": "fp8"}, "megatron-core-2025"),
-    "DeepEP": (MIXTURE, {"pp": 2, "ep": 8, "sharding": "none", "moe": sim.Moe(dispatcher="deepep")}, {}, "torchtitan-2024"),
+    "DeepEP": (MIXTURE, {"pp": 2, "ep": 8, "moe": sim.Moe(dispatcher="deepep")}, {}, "torchtitan-2024"),
 }  # fmt: skip
 
 
 def of(model: dict[str, Any], plan: dict[str, Any], job: dict[str, Any], framework: str) -> Scenario:
     chosen = sim.Job(128, 32, 1, **job)
     return scenario(
-        small_model(layers=8, **model), small_cluster(4), sim.Plan(**plan), chosen, framework=sim.framework(framework)
+        small_model(layers=8, **model), small_cluster(4, host=HOST), sim.Plan(**plan), chosen, framework=sim.framework(framework)
     )
 
 

@@ -12,6 +12,7 @@ PUBLIC = (
     "Infeasible",
     "Job",
     "Moe",
+    "Offload",
     "Overlap",
     "Perturb",
     "Plan",

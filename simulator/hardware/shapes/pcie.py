@@ -56,9 +56,15 @@ def inside(cluster: Cluster) -> Inside:
 
     cpus = Part("cpu", sockets, lambda i: f"cpu{i}")
     parts = (Part("pcie", switches, lambda i: f"pcie{i}"), cpus) if switches else (cpus,)
+    always, below = np.ones(gpus, dtype=bool), np.full(gpus, bool(switches))
+    to_cpus = (
+        hops((always, up + gpu), (below, switch_up + host)),
+        hops((below, switch_down + host), (always, down + gpu)),
+        at_cpu + socket[host],
+    )
     if not len(nic):
-        return Inside(parts, runs, between)
-    always, beside = np.ones(gpus, dtype=bool), nic_host[nic_of]
+        return Inside(parts, runs, between, to_cpus=to_cpus)
+    beside = nic_host[nic_of]
     leave = hops((always, up + gpu), *climb(host, beside, always), (always, nic_up + nic_of))
     arrive = hops((always, nic_down + nic_of), *climb(beside, host, always), (always, down + gpu))
-    return Inside(parts, runs, between, (leave, arrive))
+    return Inside(parts, runs, between, (leave, arrive), to_cpus)

@@ -157,7 +157,7 @@ def collective_name(bucket: Bucket, moved: str) -> str:
     return f"{layer}.{what} {moved}" if layer >= 0 else f"{what} {moved}"
 
 
-def _final(steps: tuple[Step, ...]) -> dict[int, int]:
+def final_backward(steps: tuple[Step, ...]) -> dict[int, int]:
     """The position of the last backward step of each stage among the steps of a rank, in ascending order."""
     final = {step.stage: i for i, step in enumerate(steps) if step.phase in ("B", "W")}
     return dict(sorted(final.items(), key=lambda item: item[1]))
@@ -165,7 +165,7 @@ def _final(steps: tuple[Step, ...]) -> dict[int, int]:
 
 def _unfinished_table(steps: tuple[Step, ...], program: Program, buckets: Buckets) -> Buckets:
     """The bucket of a tied table whose gradient the head on the same rank completes after the embedding's last backward."""
-    final = _final(steps)
+    final = final_backward(steps)
     ends = {name: s for s in final for name in ("embedding", "head") if getattr(program.stages[s], name)}
     if len(ends) == 2 and final[ends["head"]] > final[ends["embedding"]]:
         table = (-1, "embedding")
@@ -181,7 +181,7 @@ def _reduce_as_ready(
     """
     changed = list(steps)
     reduced: list[Key] = []
-    final = _final(steps)
+    final = final_backward(steps)
     for i in [i for i, s in enumerate(steps) if s.phase in ("B", "W")] if plan.each else final.values():
         step, stage = steps[i], steps[i].stage
         reduced_here = {b: n for b, n in ready[stage].items() if replica_count(program, stage, plan.replicas, b) > 1}

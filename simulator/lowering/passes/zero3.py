@@ -48,7 +48,7 @@ from .shards import ShardedState, sharded
 
 UPDATED: Key = (PARAMETERS, "updated")
 """The key of the shares that the optimizer of a rank has updated."""
-WITHOUT_PARAMETERS = (Purpose.REDUCE_GRADIENTS, Purpose.COPY)
+WITHOUT_PARAMETERS = (Purpose.REDUCE_GRADIENTS, Purpose.COPY, Purpose.OFFLOAD)
 """Purposes of operations of a layer that do not read its parameters."""
 
 
@@ -132,7 +132,7 @@ def _with_gathers(
     """A body that gathers the missing units, each as far ahead as the sharding allows, and releases those that do not stay."""
     added: dict[int, list[AnyOp]] = {}
     freed: dict[int, int] = {}
-    chain = _chain(body)
+    chain = chain_before(body)
     copies: dict[int, str] = {}
     gather: Collective | None = None
     for k, unit in enumerate(units):
@@ -177,7 +177,7 @@ def _with_gathers(
     return Body(tuple(ops))
 
 
-def _chain(body: Body) -> list[tuple[str, ...]]:
+def chain_before(body: Body) -> list[tuple[str, ...]]:
     """For each position of a body, the last operation of the chain before it, if there is one."""
     last: tuple[str, ...] = ()
     before = []

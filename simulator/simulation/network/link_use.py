@@ -215,5 +215,5 @@ def network(result: Result) -> Network:
     observed, bound = result.observation, result.bound
     window, from_ns = observed.window, observed.from_ns
     end_ns = from_ns + round(observed.step_s * window.steps * NS_PER_S)
-    counted = result.scenario.cluster, bound.every_link, bound.labels, window.iterations, window.steps
+    counted = result.site.cluster, bound.every_link, bound.labels, window.iterations, window.steps
     return Network(*counted, result.engine_timeline, from_ns, end_ns, waiting(result))

@@ -138,7 +138,7 @@ def waiting(result: Result) -> Waiting:
 
 def _links_of_limits(result: Result) -> tuple[Callable[[Limit], tuple[int, ...]], Array]:
     """A function that maps a limit to links of the cluster, and for each link of the cluster that of the simulated graph."""
-    simulated, links = result.engine_timeline.expansion.skeleton, result.scenario.cluster.wiring.links
+    simulated, links = result.engine_timeline.expansion.skeleton, result.site.cluster.wiring.links
     if len(simulated.link_profile) == links:
         return attrgetter("links"), np.arange(links)
     whole = result.bound.skeleton

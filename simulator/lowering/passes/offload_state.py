@@ -1,0 +1,190 @@
+"""Offload of the optimizer, and of parameters: the memory of the host holds their state, and CPUs update it.
+
+When the gradients of a bucket are complete, and reduced, each rank copies its share to the host, in fp32, beside the rest of the
+backward pass. The gradient norm waits for the copies. Then the CPU updates the rank's share; the parameters are copied back, and
+gathered as without offload. CPUs may update a fraction of the parameters only, beside the kernels that update the rest.
+References: DeepSpeed edaa7221, zero/stage_1_and_2.py (async_inplace_copy_grad_to_fp32_buffer_from_gpu, step), zero/stage3.py
+(_offload_grad_partition_at_boundary) and csrc/includes/cpu_adam.h; Megatron-LM 0d41ecd8, hybrid_optimizer.py, which takes its
+fraction in whole tensors, and copies gradients after the norm.
+
+Where the host keeps parameters, the copy of the rank's share precedes each gather, and nothing is copied back after the update:
+in fp32 with FSDP, whose only copy is the master copy (PyTorch 010ae4a8, fsdp/_fully_shard/_fsdp_param.py, all_gather_inputs), in
+the training format with ZeRO-3 (DeepSpeed, zero/partition_parameters.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ...kernels import Part, Rowwise
+from ...plan.offload import Offload
+from ...plan.plan import WITH_MASTER_COPY
+from ...program.holdings import Buffer, Holding
+from ...program.program import (
+    COMPUTE,
+    OFFLOAD,
+    UPDATE_ON_HOST,
+    AnyOp,
+    Body,
+    Collective,
+    Communicator,
+    Compute,
+    Key,
+    Program,
+    Purpose,
+    Step,
+    Wait,
+)
+from .data_parallel import (
+    FP32_BYTES,
+    NORM,
+    OPTIMIZER,
+    Bucket,
+    Replicas,
+    bucket_of,
+    final_backward,
+    parameters_by_stage,
+    replica_count,
+)  # fmt: skip
+from .offload_activations import IN, OUT, copied
+from .shards import ShardedState
+
+UPDATES = Communicator("updates on host", OFFLOAD, ())
+HOST_ADAM_BYTES = 28
+"""Bytes for each parameter: a CPU reads the gradient, and reads and writes the master copy and two moments, all in fp32."""
+HOST_CAST_BYTES = 6
+"""Bytes for each parameter that the CPU casts to 16 bits afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadedState:
+    """The values of plan, job and framework that the pass needs."""
+
+    chosen: Offload
+    replicas: Replicas
+    """Number of ranks that hold the same parameters."""
+    sharded: ShardedState
+    """How they divide the state; without sharding, its numbers of bytes."""
+
+    def share(self, size: int, group: Communicator) -> int:
+        """The share of a rank in what a group divides."""
+        return -(-size // self.sharded.shards(group))
+
+    @property
+    def grouped(self) -> bool:
+        """Whether several groups divide the state, so that an all-reduce across them follows each reduce-scatter."""
+        return self.sharded.sharding.kind != "none" and self.sharded.ranks < self.sharded.dp
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of a parameter as the host keeps it for gathers, or copies it back."""
+        return FP32_BYTES if self.sharded.sharding.kind in WITH_MASTER_COPY else self.sharded.element_bytes
+
+    @property
+    def update_bytes(self) -> int:
+        """Bytes that a CPU reads and writes to update a parameter."""
+        return HOST_ADAM_BYTES + (HOST_CAST_BYTES if self.kept_bytes < FP32_BYTES else 0)
+
+
+def offload_state(program: Program, state: OffloadedState) -> Program:
+    """The program in which CPUs update the parameters, and the host may keep them."""
+    if not state.chosen.optimizer:
+        return program
+    bodies, orders = dict(program.bodies), []
+    for rank, steps in enumerate(program.orders):
+        copying = tuple(_copying_gradients(steps, rank, program, bodies, state))
+        orders.append(tuple(_updating(step, bodies, state) for step in copying))
+    program = replace(program, bodies=bodies, orders=tuple(orders)).with_communicators(OUT, IN, UPDATES)
+    return program.with_bodies(lambda body: _fetching(body, program, state)) if state.chosen.parameters else program
+
+
+def _copying_gradients(
+    steps: tuple[Step, ...], rank: int, program: Program, bodies: dict[str, Body], state: OffloadedState
+) -> Iterator[Step]:
+    """The steps of a rank, where those that complete gradients copy them out, and the norm waits for the last copy."""
+    buckets, final = parameters_by_stage(program, rank), final_backward(steps)
+    copied_out: tuple[Key, ...] = ()
+    for i, step in enumerate(steps):
+        if step.phase == NORM:
+            step = replace(step, after=(*step.after, *copied_out))
+        is_final = i == final.get(step.stage)
+        if is_final or step.phase not in ("F", "B", "I", "W"):
+            complete = dict(_complete(step, program, buckets[step.stage] if is_final else {}, state))
+            if complete:
+                name = f"{step.body}, copying gradients"
+                bodies[name] = Body(tuple(_with_copies(program.bodies[step.body], complete, state)))
+                *_, last = (op for op in bodies[name].ops if op.purpose is Purpose.OFFLOAD)
+                copied_out = ((OFFLOAD, "gradients", i),)
+                step = replace(step, body=name, outputs=(*step.outputs, (last.name, copied_out[0])))
+        yield step
+
+
+def _complete(step: Step, program: Program, buckets: Mapping[Bucket, int], state: OffloadedState) -> Iterator[tuple[str, int]]:
+    """Operations of a step behind which a rank's share of some gradients is complete, and the size of the share."""
+    last: dict[Bucket, str] = {}
+    for op in program.bodies[step.body].ops:
+        if isinstance(op, Compute) and op.adds_gradient:
+            last[bucket_of(op)] = op.name
+        if isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS:
+            parameters = op.payload_bytes // state.sharded.reduced_bytes
+            if op.kind == "all_reduce":
+                yield op.name, parameters
+            elif not state.grouped:
+                yield op.name, state.share(parameters, program.communicators[op.communicator])
+    for bucket, parameters in buckets.items():
+        if replica_count(program, step.stage, state.replicas, bucket) == 1:
+            yield last[bucket], parameters
+
+
+def _with_copies(body: Body, complete: Mapping[str, int], state: OffloadedState) -> Iterator[AnyOp]:
+    """A body in which the shares of complete gradients are copied to the host."""
+    for op in body.ops:
+        yield op
+        if op.name in complete:
+            size_bytes = state.chosen.updated(complete[op.name]) * FP32_BYTES
+            yield copied(f"{op.name} copy out", OUT, size_bytes, layer=op.layer, after=(op.name,), part=Part.OPTIMIZER)
+
+
+def _updating(step: Step, bodies: dict[str, Body], state: OffloadedState) -> Step:
+    """An optimizer step in which the CPU updates its parameters, beside the kernels for the others; other steps as they are."""
+    if step.phase != OPTIMIZER:
+        return step
+    kernels = [(op, op.kernel) for op in bodies[step.body].ops if isinstance(op, Compute) and isinstance(op.kernel, Rowwise)]
+    owned = kernels[0][1].rows
+    on_host = state.chosen.updated(owned)
+    update = Collective(
+        name="update on host",
+        streams=(UPDATES.name,),
+        detached=True,
+        purpose=Purpose.UPDATE,
+        part=Part.OPTIMIZER,
+        communicator=UPDATES.name,
+        kind=UPDATE_ON_HOST,
+        payload_bytes=on_host * state.update_bytes,
+    )
+    back = copied("copy parameters in", IN, on_host * state.kept_bytes, after=(update.name,), part=Part.OPTIMIZER)
+    host: list[AnyOp] = [update] if state.chosen.parameters else [update, back]
+    rest = [replace(op, kernel=replace(kernel, rows=owned - on_host)) for op, kernel in kernels] if on_host < owned else []
+    after = (host[-1].name, *(op.name for op in rest[-1:]))
+    wait = Wait(name="wait for host", streams=(COMPUTE,), after=after, part=Part.OPTIMIZER)
+    bodies[step.body] = Body((*host, *rest, wait))
+    return replace(step, waits=(*step.waits, *((op.name, key) for op in rest[:1] for key in step.after)))
+
+
+def _fetching(body: Body, program: Program, state: OffloadedState) -> Iterator[AnyOp]:
+    """A body in which the copy of a rank's share precedes each gather of parameters.
+
+    The share is held until the gathered parameters are copied from the buffer of the gather.
+    """
+    held: dict[str, int] = {}
+    for op in body.ops:
+        if isinstance(op, Collective) and op.purpose is Purpose.GATHER_PARAMETERS:
+            parameters = op.payload_bytes // state.sharded.element_bytes
+            size = held[op.name] = state.share(parameters, program.communicators[op.communicator]) * state.kept_bytes
+            fetch = copied(f"{op.name} copy in", IN, size, layer=op.layer, after=op.after, part=Part.OPTIMIZER)
+            yield replace(fetch, detached=op.detached).holding(Buffer(Holding.GATHERED, size))
+            op = replace(op, after=None if op.after is None else (*op.after, fetch.name))
+        elif op.purpose is Purpose.COPY:
+            op = op.holding(*(Buffer(Holding.GATHERED, freed_bytes=held[name]) for name in op.after or () if name in held))
+        yield op

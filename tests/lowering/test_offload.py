@@ -1,0 +1,254 @@
+"""Offload: what is copied to the host and back, when, over which links, and what waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import simulator as sim
+from simulator.program.program import COPY_IN, COPY_OUT, OFFLOAD, UPDATE_ON_HOST, Collective, Compute, Program
+from simulator.simulation.run import Run
+from simulator.simulation.runnable import RunnableScenario as Scenario
+from simulator.simulation.simulate import program_of
+from simulator.units import GB, NS_PER_S
+
+from ..small_scenarios import HOST, both, bound_twice, scenario, small_cluster, small_model
+
+HALF = sim.Offload(activations=0.5)
+ADAM, CAST = 28, 6
+"""Bytes that a CPU moves to update a parameter, and to cast it to 16 bits."""
+
+
+def of(offload: Any, *, layers: int = 8, microbatches: int = 2, dp: int = 4, **plan: Any) -> Scenario:
+    chosen = sim.Plan(dp=dp, offload=offload, **plan)
+    nodes = max(1, dp * chosen.pp * chosen.tp // 4)
+    job = sim.Job(sequence_length=256, global_batch=dp * microbatches)
+    return scenario(small_model(layers), small_cluster(nodes, host=HOST), chosen, job)
+
+
+def two_nodes(link: str, offload: Any = HALF, **host: Any) -> Scenario:
+    """Two GPUs, each with a NIC of 50 GB/s and PCIe of 60 GB/s."""
+    memory = {"link": link, "bandwidth": "60 GB/s", "memory_bandwidth": "1 TB/s", **host}
+    shape = {"gpus_per_node": 1, "inter_node": "1x400 Gbit/s", "pcie": "60 GB/s", "host": memory}
+    return scenario(cluster=small_cluster(2, **shape), plan=sim.Plan(dp=2, offload=offload), job=sim.Job(2048, 2))
+
+
+def copied_bytes(program: Program, rank: int = 0) -> dict[tuple[str, str], int]:
+    """Bytes of a step by the phase of the step and the kind of copy."""
+    found: dict[tuple[str, str], int] = {}
+    for step in program.orders[rank]:
+        for op in program.bodies[step.body].ops:
+            if isinstance(op, Collective) and program.communicators[op.communicator].axis == OFFLOAD:
+                found[step.phase, op.kind] = found.get((step.phase, op.kind), 0) + op.payload_bytes
+    return found
+
+
+def held_by_layers(program: Program) -> dict[int, int]:
+    """Bytes that each layer of the first forward body holds until the backward pass, without copies."""
+    held: dict[int, int] = {}
+    for op in program.bodies[program.orders[0][0].body].ops:
+        held[op.layer] = held.get(op.layer, 0) + op.held_bytes - op.freed_bytes
+    return held
+
+
+def parameters(program: Program, rank: int = 0) -> int:
+    body = next(program.bodies[step.body] for step in program.orders[rank] if step.phase == "F")
+    return sum(op.parameters for op in body.ops if isinstance(op, Compute))
+
+
+def rows_of(run: Run, rank: int = 0) -> Any:
+    return run.timeline.to_pandas(ranks=[rank]).sort_values(["start_ns", "end_ns"])
+
+
+def of_layer(rows: Any, phase: str, layer: int) -> Any:
+    """The kernels of a layer in the first pass of a phase."""
+    return rows[
+        (rows.stream == "compute") & (rows.phase == phase) & (rows.microbatch == 0) & rows.block.str.startswith(f"layer {layer} ")
+    ]
+
+
+@given(st.integers(3, 6), st.floats(0.1, 1), st.integers(1, 2))
+@settings(deadline=None, max_examples=8)
+def test_t19_1_the_first_layers_are_copied_and_never_the_last_two(layers: int, fraction: float, microbatches: int) -> None:
+    copied = min(round(fraction * layers), layers - 2)
+    if copied:
+        plain, program = (
+            program_of(of(offload, layers=layers, microbatches=microbatches)) for offload in ("none", sim.Offload(fraction))
+        )
+        expected = microbatches * sum(size for layer, size in held_by_layers(plain).items() if 0 <= layer < copied)
+        assert copied_bytes(program) == {("F", COPY_OUT): expected, ("B", COPY_IN): expected}
+    else:
+        with pytest.raises(sim.UserError, match=r"offload\.activations"):
+            of(sim.Offload(fraction), layers=layers).simulate()
+
+
+def test_t19_1_copies_start_with_layers_and_later_layers_wait_for_them() -> None:
+    """Of 8 layers 4 are copied, over a slow link: layer i + 4 waits for the copy of layer i, and i for its copy back."""
+    slow = two_nodes("c2c", bandwidth="20 GB/s").simulate()
+    rows = rows_of(slow)
+    forward, backward = ({n: of_layer(rows, phase, n) for n in range(8)} for phase in "FB")
+    out, back = ({n: rows[rows.block == f"layer {n} copy {way}"].iloc[0] for n in range(4)} for way in ("out", "in"))
+    assert (out[0].start_ns, back[3].start_ns) == (forward[0].end_ns.max(), backward[7].end_ns.max())
+    for n in range(4):
+        assert forward[n + 4].start_ns.min() >= out[n].end_ns
+        assert backward[n].start_ns.min() >= back[n].end_ns
+        assert out[n].start_ns == max([forward[n].end_ns.max(), *(out[m].end_ns for m in range(n))])
+        reached = backward[n + 4].end_ns.max()
+        assert back[n].start_ns == max([reached, *(back[m].end_ns for m in range(n + 1, 4))])
+    assert any(forward[n + 4].start_ns.min() == out[n].end_ns for n in range(4)), "the link is slow enough to wait for"
+
+
+@pytest.mark.parametrize(
+    "plan", [{"pp": 2, "dp": 2}, {"pp": 2, "dp": 2, "schedule": "zb-h1"}, {"recompute": "full"}, {"tp": 2, "dp": 2}]
+)
+def test_t19_2_a_microbatch_holds_no_more_layers_than_are_kept(plan: dict[str, Any]) -> None:
+    """What a rank holds at any time is at most what is counted before, and that is less by what is copied."""
+    runs = [of(offload, layers=8, microbatches=4, **plan).simulate() for offload in ("none", HALF)]
+    for run in runs:
+        for rank in run.memory:
+            assert run.memory_over_time(rank.rank)[1].max() <= rank.total_bytes
+    plain, less = (run.memory[0].activations_bytes for run in runs)
+    assert less < plain
+
+
+def test_t19_2_activations_are_freed_at_the_end_of_their_copy() -> None:
+    run = two_nodes("c2c").simulate()
+    at_s, held = run.memory_over_time(0)
+    rows = rows_of(run)
+    for n, sign in ((0, -1), (2, 1)):
+        copy = rows[rows.block == f"layer {n} copy {'out' if sign < 0 else 'in'}"].iloc[0]
+        ns = copy.end_ns if sign < 0 else copy.start_ns
+        here = np.flatnonzero(np.rint(at_s * NS_PER_S) == ns)
+        changes = held[here] - held[here - 1]
+        assert sign * copy.payload_bytes in changes
+
+
+@pytest.mark.parametrize(
+    ("sharding", "divided", "cast"), [("none", 1, CAST), ("zero1", 4, CAST), ("zero2", 4, CAST), ("zero3", 4, CAST)]
+)
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_t19_3_gradients_go_out_and_parameters_come_back(sharding: str, divided: int, cast: int, fraction: float) -> None:
+    program = program_of(of(sim.Offload(optimizer=True, optimizer_fraction=fraction), sharding=sharding))
+    share = parameters(program) / divided * fraction
+    found = copied_bytes(program)
+    assert found.pop(("B", COPY_OUT)) == pytest.approx(4 * share, abs=100)
+    assert found.pop(("optimizer", COPY_IN)) == pytest.approx(2 * share, abs=10)
+    assert found.pop(("optimizer", UPDATE_ON_HOST)) == pytest.approx((ADAM + cast) * share, abs=100)
+    assert not found
+    kernels = [op for op in program.bodies["optimizer 0"].ops if isinstance(op, Compute)]
+    assert len(kernels) == (fraction < 1)
+    assert all(op.kernel.rows == pytest.approx(share, abs=10) for op in kernels)  # type: ignore[union-attr]
+
+
+def test_t19_3_without_replicas_every_gradient_is_copied_once() -> None:
+    program = program_of(of("optimizer", dp=1, pp=2, tp=2))
+    for rank in range(2):
+        assert copied_bytes(program, rank)["B", COPY_OUT] == 4 * parameters(program, rank)
+
+
+@pytest.mark.parametrize("more", [{}, {"sharding": "zero1"}, {"overlap": sim.Overlap(dp=False)}])
+def test_t19_3_the_norm_waits_for_copies_and_the_next_step_for_the_update(more: dict[str, Any]) -> None:
+    run = of("optimizer", **more).simulate(steps=2)
+    rows = rows_of(run)
+    norm = rows[rows.phase == "norm"].start_ns.tolist()
+    out = rows[rows.kind == COPY_OUT]
+    update, back = (rows[rows.kind == kind] for kind in (UPDATE_ON_HOST, COPY_IN))
+    assert out[out.end_ns <= norm[0]].payload_bytes.sum() == out.payload_bytes.sum() / 2
+    assert update.start_ns.tolist() == norm
+    assert back.start_ns.tolist() == update.end_ns.tolist()
+    forward = rows[(rows.phase == "F") & (rows.stream == "compute")]
+    assert forward[forward.start_ns > norm[0]].start_ns.min() >= back.end_ns.min()
+
+
+@pytest.mark.parametrize(
+    ("sharding", "kept_bytes", "cast"), [("zero3", 2, CAST), ("fsdp", 4, 0), (sim.Sharding("hsdp", group=2), 4, 0)]
+)
+def test_t19_4_every_gather_waits_for_the_share_of_the_host(sharding: Any, kept_bytes: int, cast: int) -> None:
+    program = program_of(of("parameters", sharding=sharding))
+    ranks = 2 if isinstance(sharding, sim.Sharding) else 4
+    found = copied_bytes(program)
+    gathered = {
+        phase: sum(
+            op.payload_bytes
+            for step in program.orders[0]
+            if step.phase == phase
+            for op in program.bodies[step.body].ops
+            if isinstance(op, Collective) and op.kind == "all_gather"
+        )
+        for phase in "FB"
+    }
+    for phase, whole_bytes in gathered.items():
+        assert found[phase, COPY_IN] == pytest.approx(whole_bytes // 2 * kept_bytes / ranks, abs=200)
+    assert found["optimizer", UPDATE_ON_HOST] == pytest.approx((ADAM + cast) * parameters(program) / ranks, abs=100)
+    assert ("optimizer", COPY_IN) not in found
+    rows = rows_of(of("parameters", sharding=sharding).simulate())
+    gathers = rows[rows.kind == "all_gather"]
+    assert len(gathers)
+    for _, gather in gathers.iterrows():
+        same = (rows.phase == gather.phase) & (rows.microbatch == gather.microbatch) & (rows.block == f"{gather.block} copy in")
+        assert gather.start_ns >= rows[same].iloc[0].end_ns
+
+
+def test_t19_5_copies_share_pcie_with_the_nic() -> None:
+    """Beside a copy a reduction has half of 60 GB/s, and with C2C its NIC's 50 GB/s; alone it has those always."""
+    took: dict[str, dict[str, int]] = {}
+    for link in ("pcie", "c2c"):
+        rows = rows_of(two_nodes(link).simulate())
+        took[link] = {row.block: row.end_ns - row.start_ns for row in rows[rows.kind == "all_reduce"].itertuples()}
+        size = {row.block: row.payload_bytes for row in rows[rows.kind == "all_reduce"].itertuples()}
+    alone, beside = "embedding gradients", "layer 6 gradients"
+    assert took["pcie"][alone] == took["c2c"][alone]
+    latency_ns = took["pcie"][alone] - size[alone] / (50 * GB) * NS_PER_S
+    assert took["c2c"][beside] == pytest.approx(latency_ns + size[beside] / (50 * GB) * NS_PER_S, abs=5)
+    assert took["pcie"][beside] == pytest.approx(latency_ns + size[beside] / (30 * GB) * NS_PER_S, abs=5)
+
+
+def test_t19_5_the_gpus_of_a_node_share_the_memory_of_the_host() -> None:
+    """Four GPUs update their parameters at a quarter of 400 GB/s each; a copy has 50 GB/s for itself."""
+    rows = rows_of(of("optimizer").simulate())
+    update, back = (rows[rows.kind == kind].iloc[0] for kind in (UPDATE_ON_HOST, COPY_IN))
+    assert update.end_ns - update.start_ns == pytest.approx(update.payload_bytes / (100 * GB) * NS_PER_S, abs=5)
+    assert back.end_ns - back.start_ns == pytest.approx(back.payload_bytes / (50 * GB) * NS_PER_S, abs=1000)
+
+
+def test_t19_5_a_pcie_server_copies_over_its_own_links() -> None:
+    """Four GPUs of a socket share the link of their PCIe switch: each copies at a quarter of 31.5 GB/s."""
+    cluster = sim.cluster("l40s-pcie", nodes=1, fabric="ideal")
+    rows = rows_of(
+        scenario(cluster=cluster, plan=sim.Plan(offload="optimizer", sharding="zero1"), job=sim.Job(256, 8)).simulate()
+    )
+    back = rows[rows.kind == COPY_IN].iloc[0]
+    assert back.end_ns - back.start_ns == pytest.approx(back.payload_bytes / (31.5 / 4 * GB) * NS_PER_S, rel=0.01)
+
+
+def test_t19_6_waiting_for_the_host_is_exposed_time_of_offload() -> None:
+    plain, run = (of(offload).simulate() for offload in ("none", "optimizer"))
+    rows = rows_of(run)
+    waited_ns = rows[rows.kind == COPY_IN].iloc[0].end_ns - rows[rows.kind == UPDATE_ON_HOST].iloc[0].start_ns
+    assert run.metrics.exposed_s[OFFLOAD] * NS_PER_S >= waited_ns
+    assert OFFLOAD not in plain.metrics.exposed_s
+    assert "offload" in dict(run.summary)["exposed"]
+
+
+@pytest.mark.parametrize("collectives", ["closed", "fluid", "stepwise"])
+def test_every_fidelity_copies_as_long_without_contention(collectives: Any) -> None:
+    run = replace(two_nodes("c2c"), fidelity=sim.Fidelity(collectives=collectives)).simulate()
+    copy = rows_of(run)
+    copy = copy[copy.kind == COPY_OUT].iloc[0]
+    assert copy.end_ns - copy.start_ns == pytest.approx(copy.payload_bytes / (60 * GB) * NS_PER_S, abs=1000)
+
+
+@pytest.mark.parametrize("offload", [sim.Offload(0.5, optimizer=True), "parameters"])
+def test_folded_equals_unfolded(offload: Any) -> None:
+    both(*bound_twice(of(offload, dp=8, sharding="zero3"))).assert_equal()
+
+
+def test_a_plan_that_offloads_nothing_has_no_hosts_in_its_graph() -> None:
+    plain = of("none").simulate()
+    assert not any(run.kind == "memory" for run in plain.site.cluster.wiring.vertices)
+    assert "cpu > memory" in {links["kind"] for links in of(HALF).simulate().network.classes}
