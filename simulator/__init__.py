@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from .study.step_views import network as network
     from .validate.report import validate as validate
     from .workload.job import Job as Job
+    from .workload.job import Lora as Lora
+    from .workload.optimizer import Optimizer as Optimizer
+    from .workload.packing import Packing as Packing
 
 __version__ = "0.1.0"
 
@@ -56,9 +59,12 @@ _WHERE = {
     "Fidelity": "plan.plan",
     "Infeasible": "errors",
     "Job": "workload.job",
+    "Lora": "workload.job",
     "Moe": "plan.plan",
     "Offload": "plan.offload",
+    "Optimizer": "workload.optimizer",
     "Overlap": "plan.plan",
+    "Packing": "workload.packing",
     "Perturb": "config.scenario",
     "Plan": "plan.plan",
     "Recompute": "plan.plan",

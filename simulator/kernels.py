@@ -159,6 +159,8 @@ class Attention:
     """Width of a head of values and results; 0 where it is `head_dim`, the width of a head of queries and keys."""
     diagonal: bool = True
     """Whether the tokens also see keys of their own; in most steps of ring attention they see only the keys of the prefix."""
+    packed: float = 1.0
+    """Fraction of the scores that lie within documents, where several documents fill a sequence."""
 
     @property
     def keys(self) -> int:
@@ -177,14 +179,16 @@ class Attention:
         tokens = f"{self.batch} x {self.seq} tokens{earlier}"
         values = f" with values of {self.value_dim}" if self.value_dim else ""
         window = f", {'chunks' if self.chunked else 'window'} of {self.window}" if self.window else ""
-        return f"{tokens}, {self.heads} heads of {self.head_dim}{values}{keys}, {'causal' if self.causal else 'full'}{window}"
+        packed = f", {self.packed:.3g} of the scores within documents" if self.packed < 1 else ""
+        mask = "causal" if self.causal else "full"
+        return f"{tokens}, {self.heads} heads of {self.head_dim}{values}{keys}, {mask}{window}{packed}"
 
     @property
     def model_flop(self) -> int:
         """Flop of two GEMMs of seq x seq per head forward (4bs²hd flop), twice as many backward, with the full score matrix.
 
         A causal part of a sequence counts its rows and its columns, so that the parts add up to the whole. A window counts as if
-        it were not there.
+        it were not there; documents that share a sequence count as if each had a sequence of its own.
         """
         return self._flop_of(self.seq * (self.seq * self.diagonal + self.prefix * (2 if self.causal else 1)))
 
@@ -197,7 +201,8 @@ class Attention:
 
     def _flop_of(self, scores: int) -> int:
         times = 1 if self.part is Part.FORWARD else 2
-        return times * 2 * self.batch * scores * self.heads * sum(self.widths)
+        flop = times * 2 * self.batch * scores * self.heads * sum(self.widths)
+        return flop if self.packed == 1 else round(flop * self.packed)
 
     @property
     def _windowed_scores(self) -> int:

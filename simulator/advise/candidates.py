@@ -16,7 +16,6 @@ from ..config import catalog, derived, feasible
 from ..config.scenario import Scenario
 from ..errors import UserError
 from ..memory.account import RankMemory
-from ..memory.items import MOMENT_BYTES
 from ..plan.plan import Plan
 from ..simulation.memory_check import memory_of
 from ..simulation.simulate import layout_of, simulate_scenario
@@ -137,9 +136,11 @@ def least_state_bytes(scenario: Scenario) -> float:
     shared = (model.parameters - of_experts) / (plan.tp * plan.pp)
     own = of_experts / (plan.ep * plan.tensor_parallel_of_experts * plan.pp)
     shards, of_own = plan.full_sharding.shards(replicas), plan.full_sharding.shards(plan.copies_of_experts(replicas))
-    element_bytes, gradient_bytes = scenario.job.element_bytes, scenario.framework.gradient_bytes
+    element_bytes, learns = scenario.job.element_bytes, not scenario.job.learns_in_part
+    gradient_bytes = scenario.framework.gradient_bytes * learns
+    moment_bytes = scenario.job.full_optimizer.moments_of(matrix=True).size_bytes * learns
     return sum(
-        parameters * (element_bytes / each.parameters + gradient_bytes / each.gradients + MOMENT_BYTES / each.optimizer)
+        parameters * (element_bytes / each.parameters + gradient_bytes / each.gradients + moment_bytes / each.optimizer)
         for parameters, each in ((shared, shards), (own, of_own))
     )
 

@@ -20,6 +20,7 @@ from ..plan.stage_layers import stage_layers
 from ..program.slot import lay_out
 from ..workload.framework import Framework
 from ..workload.job import DTYPES, ELEMENT_BYTES, Job
+from ..workload.learning import train_flop_per_token
 from ..workload.model import Model
 from . import catalog, user_code
 from .cluster_file import ClusterFile
@@ -35,6 +36,7 @@ from .derived import (
 )
 from .document import Document, place_of
 from .expert_rules import faults_of_experts
+from .learning_rules import faults_of_learning, faults_of_optimizer, faults_of_packing
 from .memory_rules import faults_of_recomputed_layers, faults_of_recomputed_operators, faults_of_sharding
 from .offload_rules import faults_of_offload, faults_of_offloaded_layers
 from .reader import Grammar, Grammars, faults_in
@@ -63,7 +65,7 @@ def check(scenario: Scenario) -> Scenario:
     scenario = with_usual_plan(scenario)
     cheap: tuple[Callable[[Scenario], Found], ...] = (
         _degrees, _batch, _divisions, _shared_sequences, faults_of_experts, faults_of_sharding, faults_of_offload,
-        _order, _placed, _disturbed_ranks,
+        faults_of_learning, faults_of_optimizer, faults_of_packing, _order, _placed, _disturbed_ranks,
     )  # fmt: skip
     dear: tuple[Callable[[Scenario], Found], ...] = (
         _cluster, _disturbed_links, _scheduled, faults_of_recomputed_operators, faults_of_vocabulary,
@@ -139,7 +141,7 @@ def _batch(scenario: Scenario) -> Found:
         message = f"{microbatches(scenario)} microbatches of {model.layers} layers are more than one simulation takes"
         most = max(1, MOST_LAYER_SLOTS // model.layers)
         yield "job.global_batch", message, f"global_batch: {most * dp * job.microbatch_size}, or a larger microbatch_size"
-    flop = model.train_flop_per_token(job.sequence_length, causal=False) * job.microbatch_size * job.sequence_length
+    flop = train_flop_per_token(model, job) * job.microbatch_size * job.sequence_length
     sustained = gpu.peak_flop_per_s.get(job.activation_dtype, inf) * gpu.kernels.compute_fraction
     if flop / sustained > LONGEST_MICROBATCH_S:
         message = (

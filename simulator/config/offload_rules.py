@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..fields import Contradiction
 from ..plan.offload import KEPT_LAYERS, Offload
 from ..plan.plan import WITH_MASTER_COPY
+from ..workload.optimizer import Optimizer
 from .derived import data_parallel_degree
 from .scenario import Scenario
 
@@ -27,8 +28,13 @@ def faults_of_offload(scenario: Scenario) -> Found:
         yield "plan.vocabulary", f"offload is not modelled with a vocabulary as in {plan.vocabulary}", "baseline or redis"
     if plan.exchanges_beside_compute(scenario.framework.overlap):
         yield "plan.overlap.ep", "offload is not modelled where passes of two microbatches run side by side", "false"
+    if scenario.job.learns_in_part:
+        yield "plan.offload", "offload is not modelled where only a part of the model learns", "none"
     if not offload.optimizer:
         return
+    if scenario.job.full_optimizer != Optimizer().full or scenario.job.gradient_clipping is True:
+        wrong = "gradient clipping" if scenario.job.full_optimizer == Optimizer().full else "another optimizer than Adam"
+        yield "plan.offload.optimizer", f"{wrong} is not modelled on the host", "false"
     kind = plan.full_sharding.kind
     if plan.optimizer != "synchronised":
         yield "plan.optimizer", f"{plan.optimizer} updates on the host are not modelled", "synchronised, or offload: activations"

@@ -125,7 +125,7 @@ def _row_of_rank(run: Run, rank: int) -> Row:
         if step.phase in SLOT_KINDS and end > start:
             half = "" if step.pair < 0 else "upper" if step.phase == "F" else "lower"
             bars.append(Bar(start, end, step.phase, str(step.microbatch), run.program.stages[step.stage].chunk, half))
-        elif step.phase == "optimizer":
+        elif step.phase in ("optimizer", "local norm"):
             bars.append(Bar(start, end, "optimizer"))
     communication = np.flatnonzero(~labels.is_compute & (times.end_ns > times.start_ns)).tolist()
     bars += [Bar(int(times.start_ns[row]), int(times.end_ns[row]), labels.axes[labels.op[row]]) for row in communication]

@@ -38,12 +38,14 @@ from ..workload.blocks.dense import BlockOp
 from ..workload.blocks.prediction import further_tokens
 from ..workload.framework import Framework
 from ..workload.job import ELEMENT_BYTES, Job
+from ..workload.learning import learning, packed
 from ..workload.model import Model
 from .kernels_of_framework import accumulate, framework_kernels
 from .passes.context_parallel import ContextParallel, context_parallel
 from .passes.data_parallel import NORM, DataParallel, Replicas, data_parallel
 from .passes.expert_overlap import side_by_side
 from .passes.expert_parallel import ExpertParallel, expert_parallel
+from .passes.muon import Muon, muon
 from .passes.offload_activations import offload_activations
 from .passes.offload_state import OffloadedState, offload_state
 from .passes.pipeline import blocking, pipeline
@@ -115,11 +117,12 @@ def _lowered(
     replicas = DataParallel(
         Replicas(dp, plan.copies_of_experts(dp)),
         overlaps=overlap.dp or sharding.kind not in ("none", "zero1"),
-        synchronised=plan.optimizer == "synchronised",
-        tied_parameters=-(-model.vocab * model.hidden // plan.tp) if model.shares_table else 0,
+        synchronised=plan.waits_for_norm(job.gradient_clipping),
+        tied_parameters=-(-model.vocab * model.hidden // plan.tp) if model.shares_table and not job.lora else 0,
         gradient_bytes=gradient_bytes,
         reduced_bytes=reduced_bytes,
-        fused_optimizer=framework.fusion.optimizer,
+        update=job.full_optimizer.pieces(element_bytes, fused=framework.fusion.optimizer),
+        clips=job.gradient_clipping is True,
         each=sharding.reduce == "each",
     )
     program = data_parallel(program, replicas)
@@ -137,6 +140,9 @@ def _lowered(
     )
     if sharding.kind != "none":
         program = (zero3 if sharding.gathers else zero1)(program, state)
+    if job.full_optimizer.kind == "muon":
+        divided = state.replicas if sharding.kind != "none" else None
+        program = muon(program, Muon(job.full_optimizer, divided, plan.tp, gradient_bytes))
     program = offload_state(program, OffloadedState(plan.offloading, replicas.replicas, state))
     program = cast_weights(program, narrow) if narrow else program
     program = pipeline(program, sent_bytes)
@@ -160,7 +166,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
     """
     counts = stage_layers(plan, model, job.sequence_length, layout.layered)
     stages = tuple(stages_of((*counts, *[0] * layout.shares), layout))
-    job = replace(job, sequence_length=job.sequence_length // plan.cp)
+    fraction, job = job.packed_fraction, replace(job, sequence_length=job.sequence_length // plan.cp)
     embedded, headed = ({s.rank for s in stages if getattr(s, end)} for end in ("embedding", "head"))
     together = embedded == headed  # one rank has both ends, and holds a table that they share once
     bodies: dict[str, Body] = {}
@@ -173,12 +179,16 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
                 ends = "embedding, " * stage.embedding, ", head" * stage.head
                 name = f"{slot.kind} of {ends[0]}{_layers_of(model, stage)} layers{ends[1]}" + ", share" * stage.share
                 name += f", part {part}" if layout.shape.splits > 1 else ""
+                frozen = min(max(0, job.frozen_layers - stage.first_layer), stage.layers)
+                name += f", {frozen} frozen" if frozen else ""
                 if name not in bodies:
-                    operators = _operators(model, job, stage, together, layout.shape.splits, part)
-                    operators = [(i, replace(op, listed=i >= 0 and op.name in plan.recomputation.ops)) for i, op in operators]
+                    operators = [
+                        (i, replace(packed(op, fraction), listed=i >= 0 and op.name in plan.recomputation.ops))
+                        for i, op in _operators(model, job, stage, together, layout.shape.splits, part)
+                    ]
                     kernels = framework_kernels(operators, framework)
                     kernels = kernels_of_stage(kernels, stage, layout.shape.ranks) if layout.shares else kernels
-                    bodies[name] = _body(slot.kind, kernels)
+                    bodies[name] = _body(slot.kind, learning(kernels, job, stage.first_layer, embedding=stage.embedding))
                 steps.append(_step(name, slot, layout, number if isinstance(box, Pair) else -1))
         orders.append(tuple(steps))
     return Program(stages, bodies, tuple(orders), {})
@@ -243,6 +253,8 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
         kernel=kernel,
         split=op.split,
         expert=op.expert,
+        frozen=op.frozen,
+        adapter=op.adapter,
         listed=op.listed,
     )
     if part is Part.FORWARD:

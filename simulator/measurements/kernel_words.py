@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ..costs.kernels.rowwise import BACKWARD, autograd, backward_name, is_one_by_one, traced_passes
 from ..errors import UserError, shown
 from ..kernels import Attention, Experts, Gemm, Kernel, Part, Rowwise
-from ..lowering.passes.data_parallel import ADAM_BYTES
+from ..workload.optimizer import Optimizer
 from .attention_libraries import BY_PYTORCH, PYTORCH_ATTENTION
 
 WIDTH = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5625, "mxfp4": 0.53125}
@@ -177,7 +177,7 @@ def bytes_per_element(name: str, dtype: str, *, backward: bool = False) -> float
     if backward and name in FORWARD_ONLY:
         raise UserError(f"{name} has no backward pass", hint=f"{name} alone")
     if name == "adam" and dtype not in SINGLE:
-        return float(ADAM_BYTES + WIDTH["fp32"])
+        return float(Optimizer().pieces(2, fused=True)[0].moved_bytes + WIDTH["fp32"])
     if name == "cross_entropy":
         return float(WIDTH[dtype] + WIDTH["fp32"])
     return WIDTH["bf16"] + WIDTH[dtype] if name in NARROWING else float(PASSES[name][backward] * WIDTH[dtype])

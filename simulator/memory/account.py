@@ -2,10 +2,11 @@
 of the driver, the communication library and the allocator.
 
 Parameters, gradients and optimizer state are counted per parameter: weights in the format of activations, gradients in their own
-format, and Adam's fp32 master copy and two moments, each divided among the ranks that share it. Training in fp32 needs no master
-copy. What a rank holds throughout is a list of items (items.py). Activations, gathered parameters and the buffers of reductions
-are counted operation by operation: the bytes that each holds from its start, and the bytes that each frees at its end. The
-framework gives the overhead (`MemoryOverhead`); limits.md lists the memory that is not counted.
+format, and the master copy and the moments of the optimizer, each divided among the ranks that share it. Training in fp32 needs
+no master copy, and parameters that do not learn have neither gradients nor state. What a rank holds throughout is a list of items
+(items.py). Activations, gathered parameters and the buffers of reductions are counted operation by operation: the bytes that each
+holds from its start, and the bytes that each frees at its end. The framework gives the overhead (`MemoryOverhead`); limits.md
+lists the memory that is not counted.
 """
 
 from __future__ import annotations

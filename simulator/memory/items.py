@@ -22,8 +22,8 @@ from ..program.holdings import Holding
 from ..program.program import AnyOp, Collective, Communicator, Compute, Program, Transfer
 from ..units import KIB, MIB, show_bytes
 from ..workload.framework import MemoryOverhead
+from ..workload.optimizer import Optimizer
 
-MOMENT_BYTES = 8
 MASTER_BYTES = 4
 FP32_BYTES = 4
 LL_BYTES = 512 * KIB
@@ -67,28 +67,45 @@ class Terms:
     """Bytes of a GPU's memory that the driver reserves."""
     offload: Offload = field(default_factory=Offload)
     """The data that the host holds."""
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    frozen_parameter_bytes: int = 2
+    """Bytes of a parameter that does not learn."""
 
 
 def static_items(program: Program, rank: int, ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
     """What a GPU of a pipeline rank holds throughout a step; `ops` are the forward operations of its stages."""
-    (whole, experts), shards, of_experts = _parameters(ops), terms.shards, terms.expert_shards
+    kernels = [op for op in ops if isinstance(op, Compute)]
+    learning, frozen = ([op for op in kernels if op.frozen is frozen] for frozen in (False, True))
+    shards, of_experts = terms.shards, terms.expert_shards
     weights = "weights" if terms.parameter_bytes < FP32_BYTES else "fp32 weights"
-    if not terms.offload.parameters:
-        for of, parameters, ranks in _parts(whole, experts, shards.parameters, of_experts.parameters):
-            yield _per_parameter(Holding.PARAMETERS, f"{weights}{of}", terms.parameter_bytes, parameters, ranks)
+    on_gpu = ((weights, terms.parameter_bytes, learning), ("frozen weights", terms.frozen_parameter_bytes, frozen))
+    for words, each_bytes, of_kind in () if terms.offload.parameters else on_gpu:
+        for of, parameters, ranks in _parts(of_kind, shards.parameters, of_experts.parameters):
+            yield _per_parameter(Holding.PARAMETERS, f"{words}{of}", each_bytes, parameters, ranks)
     for size_bytes, units in Counter(op.kept_bytes for op in ops if op.kept_bytes).items():
         yield Item(Holding.GATHERED, "units that stay", f"{size_bytes:,} bytes x {counted(units, 'unit')}", size_bytes * units)
-    for of, parameters, ranks in _parts(whole, experts, shards.gradients, of_experts.gradients):
+    for of, parameters, ranks in _parts(learning, shards.gradients, of_experts.gradients):
         yield _per_parameter(Holding.GRADIENTS, f"gradients{of}", terms.gradient_bytes, parameters, ranks)
         if terms.overhead.whole_gradients and terms.gradient_bytes > terms.element_bytes:
             yield _per_parameter(Holding.GRADIENTS, f"gradients of a microbatch{of}", terms.element_bytes, parameters, ranks)
-    for of, parameters, ranks in (("", whole - experts, shards.optimizer), (" of experts", experts, of_experts.optimizer)):
-        if terms.parameter_bytes < FP32_BYTES:
-            yield _per_parameter(Holding.MASTER, f"fp32 weights{of}", MASTER_BYTES, parameters, ranks, terms.offload)
-        yield _per_parameter(Holding.MOMENTS, f"two moments of Adam{of}", MOMENT_BYTES, parameters, ranks, terms.offload)
+    yield from _optimizer_items(learning, terms)
     context = f"{show_bytes(terms.overhead.context_bytes)}, and {show_bytes(terms.reserved_bytes)} that the driver keeps"
     yield Item(Holding.CONTEXT, "CUDA and driver", context, ceil(terms.overhead.context_bytes + terms.reserved_bytes))
     yield from _nccl_items(program, rank, terms)
+
+
+def _optimizer_items(kernels: Sequence[Compute], terms: Terms) -> Iterator[Item]:
+    """The state of the optimizer, for the rest of the model and for experts, and for matrices where they have another state."""
+    optimizer, parameters = terms.optimizer, Counter[tuple[bool, bool]]()
+    for op in kernels:
+        parameters[op.expert, op.is_matrix and optimizer.kind == "muon"] += op.parameters
+    for (expert, matrix), number in sorted(parameters.items()):
+        of, ranks = (" of experts", terms.expert_shards.optimizer) if expert else ("", terms.shards.optimizer)
+        if terms.parameter_bytes < FP32_BYTES and optimizer.full.master == "fp32":
+            yield _per_parameter(Holding.MASTER, f"fp32 weights{of}", MASTER_BYTES, number, ranks, terms.offload)
+        moments = optimizer.moments_of(matrix=matrix)
+        what = f"{'two moments' if moments.number == 2 else 'moment'} of {moments.rule}{of}"
+        yield _per_parameter(Holding.MOMENTS, what, moments.size_bytes, number, ranks, terms.offload)
 
 
 def passing_items(activations: int, tensors: int, ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
@@ -117,7 +134,8 @@ def _end_of_step(ops: Sequence[AnyOp], terms: Terms) -> tuple[int, str]:
     gradients in 16 bits through a buffer of `reduce_bucket_size`, and flattens the share of a rank before the copy in fp32
     (runtime/zero/stage_1_and_2.py).
     """
-    kernels, whole = [op for op in ops if isinstance(op, Compute)], terms.overhead.whole_gradients
+    kernels = [op for op in ops if isinstance(op, Compute) and not op.frozen]
+    whole, copied = terms.overhead.whole_gradients, FP32_BYTES * (terms.optimizer.full.master == "fp32")
     experts = sum(op.parameters for op in kernels if op.expert)
     others = sum(op.parameters for op in kernels) - experts
     one, other = terms.shards, terms.expert_shards
@@ -127,7 +145,7 @@ def _end_of_step(ops: Sequence[AnyOp], terms: Terms) -> tuple[int, str]:
         return each * share, f"{each} bytes x {share:,} parameters"
     owned = (ceil(others / one.optimizer), ceil(experts / other.optimizer))
     share = sum(owned) - sum(map(terms.offload.updated, owned))
-    each, bucket = (FP32_BYTES + terms.gradient_bytes, BUCKET_ELEMENTS * terms.gradient_bytes) if whole else (FP32_BYTES, 0)
+    each, bucket = (copied + terms.gradient_bytes, BUCKET_ELEMENTS * terms.gradient_bytes) if whole else (copied, 0)
     buffered = f"{bucket:,} bytes + " if bucket else ""
     return bucket + each * share, f"{buffered}{each} bytes x {share:,} parameters"
 
@@ -142,34 +160,30 @@ def host_bytes(ops: Sequence[AnyOp], terms: Terms) -> int:
     """What the host holds for a GPU throughout a step: gradients in fp32, and 16-bit parameters as it copies them to the GPU,
     beside the state that the GPU would hold.
     """
-    (whole, experts), shards, offload = _parameters(ops), terms.shards, terms.offload
+    kernels, shards, offload = [op for op in ops if isinstance(op, Compute)], terms.shards, terms.offload
+    whole, experts = sum(op.parameters for op in kernels), sum(op.parameters for op in kernels if op.expert)
     owned = -(-(whole - experts) // shards.optimizer), -(-experts // terms.expert_shards.optimizer)
-    narrow = terms.parameter_bytes < FP32_BYTES
-    each_bytes = MOMENT_BYTES + FP32_BYTES + narrow * (MASTER_BYTES + (not offload.parameters) * terms.parameter_bytes)
+    narrow, moments_bytes = terms.parameter_bytes < FP32_BYTES, ceil(terms.optimizer.moments_of(matrix=False).size_bytes)
+    each_bytes = moments_bytes + FP32_BYTES + narrow * (MASTER_BYTES + (not offload.parameters) * terms.parameter_bytes)
     kept_bytes = -(-whole // shards.parameters) * terms.parameter_bytes if offload.parameters else 0
     return sum(map(offload.updated, owned)) * each_bytes + kept_bytes
 
 
-def _parameters(ops: Sequence[AnyOp]) -> tuple[int, int]:
-    """Number of parameters, and of those of experts among them."""
-    kernels = [op for op in ops if isinstance(op, Compute)]
-    return sum(op.parameters for op in kernels), sum(op.parameters for op in kernels if op.expert)
-
-
 def _per_parameter(
-    kind: Holding, what: str, bytes_each: int, parameters: int, shards: int, offload: Offload = NOTHING_OFFLOADED
+    kind: Holding, what: str, bytes_each: float, parameters: int, shards: int, offload: Offload = NOTHING_OFFLOADED
 ) -> Item:
     """Bytes for every parameter, divided among ranks, without those that CPUs update."""
     share = -(-parameters // shards)
     updated = offload.updated(share)
-    formula = f"{bytes_each} bytes x {parameters:,} parameters" + (f" / {shards:,} shards" if shards > 1 else "")
+    formula = f"{bytes_each:g} bytes x {parameters:,} parameters" + (f" / {shards:,} shards" if shards > 1 else "")
     if updated:
         formula += f" - {updated:,} on the host"
-    return Item(kind, what, formula, (share - updated) * bytes_each)
+    return Item(kind, what, formula, ceil((share - updated) * bytes_each))
 
 
-def _parts(whole: int, experts: int, shards: int, expert_shards: int) -> list[tuple[str, int, int]]:
+def _parts(kernels: Sequence[Compute], shards: int, expert_shards: int) -> list[tuple[str, int, int]]:
     """All parameters, or experts and the others apart where as many ranks do not divide both: words, number, number of shards."""
+    whole, experts = sum(op.parameters for op in kernels), sum(op.parameters for op in kernels if op.expert)
     if not experts or shards == expert_shards:
         return [("", whole, shards)]
     return [("", whole - experts, shards), (" of experts", experts, expert_shards)]

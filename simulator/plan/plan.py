@@ -282,6 +282,10 @@ class Plan(Declared):
     def uses_sequence_parallel(self) -> bool:
         return self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
 
+    def waits_for_norm(self, gradient_clipping: bool | None) -> bool:
+        """Whether every rank waits for the gradient norm of all ranks, which a job without clipping does not need."""
+        return self.optimizer == "synchronised" and gradient_clipping is not False
+
     @property
     def shares_vocabulary(self) -> bool:
         """Whether the pipeline ranks divide embedding and head among them."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Self
 
-from ..kernels import Kernel, Part, Split
+from ..kernels import Gemm, Kernel, Part, Split
 from .holdings import Buffer
 
 COMPUTE = "compute"
@@ -57,6 +57,8 @@ class Purpose(Enum):
     REDUCE_GRADIENTS = "reduce gradients"
     REDUCE_TIED_TABLE = "reduce tied table"
     """The reduction of the gradient of a table that the first and the last stage share."""
+    CLIP = "clip"
+    """The reading of gradients for their norm, or their scaling."""
     NORM = "norm"
     UPDATE = "update"
     GATHER_PARAMETERS = "gather parameters"
@@ -118,10 +120,19 @@ class Compute(Op):
     """The part of `parameters` that is never divided within a tensor-parallel group."""
     expert: bool = False
     """Whether the op belongs to the experts of a layer."""
+    frozen: bool = False
+    """Whether the parameters of the op do not learn."""
+    adapter: str = ""
+    """For an op of an adapter: "in" for its first matrix, "out" for its second; `split` is that of the adapted layer."""
     adds_gradient: bool = False
     """Whether the op adds to the gradient of a parameter: weight gradients, and backward kernels of norms, which make both."""
     listed: bool = False
     """Whether the plan lists the operator of the op among those whose results the backward pass computes again."""
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether the parameters of the op are matrices inside a layer."""
+        return self.layer >= 0 and isinstance(self.kernel, Gemm) and self.parameters > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,8 +38,8 @@ from .simulate import layout_of, program_of, site_of
 from .steady_state import first_kernels, has_transitions
 from .whole_run import WholeRun, whole_run
 
-LEAST_STEPS = {"synchronised": 3, "post-validated": 6}
-"""Number of steps of a job from which whole steps can be measured, by the synchronisation of the optimizer."""
+LEAST_STEPS, LEAST_STEPS_WITHOUT_NORM = 3, 6
+"""Number of steps of a job from which whole steps can be measured, where all ranks wait for the gradient norm, and where not."""
 ONE_STEP = 1
 """Number of steps of a job where a disturbance begins or ends."""
 MOST_STEPS = 512
@@ -136,7 +136,8 @@ def _placed(tenancy: Tenancy) -> list[_Placed]:
     for tenant in tenancy.tenants:
         scenario = feasible.check(tenant.scenario)
         site = site_of(replace(scenario, cluster=tenancy.cluster, perturb=tenancy.perturb))
-        least_steps = ONE_STEP if one_step else LEAST_STEPS[scenario.plan.optimizer]
+        waits = scenario.plan.waits_for_norm(scenario.job.gradient_clipping)
+        least_steps = ONE_STEP if one_step else LEAST_STEPS if waits else LEAST_STEPS_WITHOUT_NORM
         placed.append(_Placed(replace(tenant, scenario=scenario), site, layout_of(scenario), least_steps))
     return placed
 

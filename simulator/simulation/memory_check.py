@@ -70,8 +70,8 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
     plan, copies = scenario.plan, len(layout.placements)
     sharding, dp = plan.full_sharding, derived.data_parallel_degree(scenario)
     group = (sharding.group or dp) * plan.cp
-    shards = sharding.shards(group * copies)
-    is_master = sharding.kind in WITH_MASTER_COPY and shards.parameters > 1
+    shards, optimizer = sharding.shards(group * copies), scenario.job.full_optimizer
+    is_master = sharding.kind in WITH_MASTER_COPY and shards.parameters > 1 and optimizer.master == "fp32"
     return Terms(
         parameter_bytes=MASTER_BYTES if is_master else scenario.job.element_bytes,
         gradient_bytes=0 if _copies_every_gradient(scenario) else scenario.framework.gradient_bytes,
@@ -82,6 +82,8 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
         overhead=scenario.framework.memory,
         reserved_bytes=scenario.cluster.gpu.reserved_bytes,
         offload=plan.offloading,
+        optimizer=optimizer,
+        frozen_parameter_bytes=scenario.job.element_bytes,
     )
 
 

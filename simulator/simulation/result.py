@@ -28,6 +28,7 @@ from ..program.holdings import Holding
 from ..program.labels import Labels
 from ..program.program import HOST, OFFLOAD, Program
 from ..units import TFLOP, seconds
+from ..workload.learning import train_flop_per_token
 from .memory_check import host_bytes, host_capacity_bytes
 from .whole_run import WholeRun, whole_run
 
@@ -101,7 +102,7 @@ class Result:
     def observation(self) -> Observation:
         """The observation of the measured steps, which is the input of the metrics."""
         job = self.scenario.job
-        flop = self.scenario.model.train_flop_per_token(job.sequence_length, causal=False) * job.tokens
+        flop = train_flop_per_token(self.scenario.model, job) * job.tokens
         peak = self.scenario.cluster.gpu.matmul_peak(job.dtype)
         return observe(self.engine_timeline, self.bound.labels, flop, peak, self.window)
 

@@ -19,6 +19,8 @@ from ..memory.account import RankMemory
 from ..plan.plan import EVEN
 from ..units import seconds, show_bytes, show_count, show_s
 from ..workload.framework import Framework
+from ..workload.job import Job
+from ..workload.optimizer import Optimizer
 from .memory_check import LEFT_FRACTION, host_summary, notes
 from .network.link_use import Network, network
 from .op_costs import (
@@ -223,11 +225,26 @@ def _scenario_lines(run: Run) -> list[tuple[str, str]]:
     return [
         ("model", f"{s.model.name}, {show_count(s.model.parameters)} parameters{active}"),
         ("batch", batch),
+        *([("learning", words)] if (words := _learning(s.job)) else []),
         ("cluster", f"{run.gpus:,} GPUs: {s.cluster.nodes:,} x {s.cluster.name}{other_gpu}"),
         ("plan", ways + chunks + splits + shared + sharding + recomputed),
         *([] if plan.layout == EVEN and plan.vocabulary == "baseline" else [("layers", _layers(run))]),
         *software,
     ]
+
+
+def _learning(job: Job) -> str:
+    """What learns and by which optimizer, where this is not all of the model by Adam on sequences of one document."""
+    optimizer, lora, packing = job.full_optimizer, job.lora, job.packing
+    formats = f" with moments in {optimizer.moments}, master copy: {optimizer.master}" if optimizer.kind == "adam" else ""
+    words = [optimizer.kind + formats] if optimizer != Optimizer().full else []
+    words += [f"adapters of rank {lora.rank} of {', '.join(lora.targets)}"] if lora else []
+    words += [f"not the first {job.frozen_layers} layers"] if job.frozen_layers else []
+    words += (
+        ["gradients are clipped" if job.gradient_clipping else "no gradient norm"] if job.gradient_clipping is not None else []
+    )
+    words += [f"packed: {job.packed_fraction:.1%} of the scores"] if packing else []
+    return "; ".join(words)
 
 
 def _layers(run: Run) -> str:

@@ -33,7 +33,7 @@ def to_simulate(scenario: Scenario, asked: int | None) -> tuple[int | None, ...]
         return (asked,)
     if has_transitions(scenario.perturb):
         return (1,)
-    return GROWING if scenario.plan.optimizer == "post-validated" else (BETWEEN_NORMS,)
+    return (BETWEEN_NORMS,) if scenario.plan.waits_for_norm(scenario.job.gradient_clipping) else GROWING
 
 
 def has_transitions(perturb: Iterable[Perturb]) -> bool:

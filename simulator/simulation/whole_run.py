@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..config.scenario import Scenario
 from ..units import DAY_S, HOUR_S, YEAR_S, show_count
+from ..workload.learning import train_flop_per_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def whole_run(scenario: Scenario, gpus: int, step_s: float) -> WholeRun | None:
         return None
     steps = job.total_tokens / job.tokens
     gpu_hours = steps * step_s * gpus / HOUR_S
-    flop = scenario.model.train_flop_per_token(job.sequence_length, causal=False) * job.total_tokens
+    flop = train_flop_per_token(scenario.model, job) * job.total_tokens
     sustained_flop_per_s = gpu.matmul_peak(job.dtype) * gpu.kernels.compute_fraction
     return WholeRun(
         total_tokens=job.total_tokens,

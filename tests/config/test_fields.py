@@ -39,6 +39,11 @@ def mixture(plan: sim.Plan | None = None) -> Scenario:
     return replace(scenario(plan), model=sim.model(shape))
 
 
+def learning(**job: Any) -> Scenario:
+    """A run of a job in which not all learns, or not by Adam, or not on whole sequences."""
+    return replace(scenario(), job=sim.Job(1024, 32, **job))
+
+
 SLOW_HOST = HostTimes(kernel_s=20e-6, compiled_kernel_s=10e-6, collective_s=40e-6, graph_s=30e-6)
 ADDED_BIAS = Fusion(bias=False)
 INTERLEAVED = sim.Plan(tp=2, pp=2, schedule="interleaved")
@@ -122,8 +127,31 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "global_batch": (scenario(), 64),
         "microbatch_size": (scenario(), 2),
         "dtype": (scenario(), "fp32"),
+        "optimizer": (scenario(), "adam-8bit"),
+        "gradient_clipping": (scenario(), True),
+        "frozen_layers": (scenario(), 2),
+        "lora": (scenario(), sim.Lora()),
+        "packing": (scenario(), sim.Packing(mean=256)),
         "total_tokens": (scenario(), 2**40),
         "price_per_gpu_hour": (replace(scenario(), job=sim.Job(1024, 32, total_tokens=2**40)), 2.5),
+    },
+    sim.Optimizer: {
+        "kind": (learning(optimizer=sim.Optimizer()), "muon"),
+        "moments": (learning(optimizer=sim.Optimizer()), "bf16"),
+        "master": (learning(optimizer=sim.Optimizer()), "none"),
+        "block": (learning(optimizer=sim.Optimizer("adam-8bit")), 2048),
+        "newton_schulz_steps": (learning(optimizer=sim.Optimizer("muon")), 3),
+        "tensor_parallel": (learning(optimizer=sim.Optimizer("muon")), "duplicated"),
+    },
+    sim.Lora: {
+        "rank": (learning(lora=sim.Lora()), 32),
+        "targets": (learning(lora=sim.Lora()), ("qkv",)),
+    },
+    sim.Packing: {
+        "lengths": (learning(packing=sim.Packing((512, 512))), (256, 768)),
+        "mean": (learning(packing=sim.Packing(mean=128)), 256),
+        "distribution": (learning(packing=sim.Packing(mean=128)), "uniform"),
+        "sigma": (learning(packing=sim.Packing(mean=128, distribution="lognormal")), 0.5),
     },
     Framework: {
         "attention": (software(), "unfused"),
@@ -212,6 +240,9 @@ INNER: dict[type[Any], tuple[str, str]] = {
     sim.Offload: ("plan", "offload"),
     sim.Recompute: ("plan", "recompute"),
     sim.Sharding: ("plan", "sharding"),
+    sim.Optimizer: ("job", "optimizer"),
+    sim.Lora: ("job", "lora"),
+    sim.Packing: ("job", "packing"),
     Fusion: ("framework", "fusion"),
     HostTimes: ("framework", "host"),
     LowPrecision: ("framework", "low_precision"),

@@ -26,6 +26,12 @@ RECOMPUTE = st.sampled_from(
     ["none", "none", "selective", "full", sim.Recompute("full", first=1, early_stop=True), sim.Recompute(ops=("mlp_up",))]
 )
 OFFLOAD = st.sampled_from(["none", "none", "optimizer", "parameters", sim.Offload(0.7), sim.Offload(0.4, True, 0.5)])
+LEARNING = st.sampled_from(
+    [
+        {}, {}, {"optimizer": "muon"}, {"gradient_clipping": True}, {"packing": sim.Packing(mean=16)}, {"frozen_layers": 1},
+        {"lora": sim.Lora(8, ("qkv", "mlp_up", "mlp_down")), "optimizer": "sgd"},
+    ]
+)  # fmt: skip
 OTHER_LAYERS: list[dict[str, Any]] = [
     {},
     {"window": 16, "full_attention_every": 2, "qk_norm": "head", "norms": "both"},
@@ -82,10 +88,18 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         fabric=draw(st.sampled_from(["ideal", "ndr-ib"])),
         host=HOST,
     )
-    job = sim.Job(sequence_length=64, global_batch=dp * pp * draw(st.integers(1, 2)))
+    job = sim.Job(sequence_length=64, global_batch=dp * pp * draw(st.integers(1, 2)), **draw(LEARNING))
     tied = draw(st.booleans()) and scheme not in dividing and (pp == 1 or not plan.full_sharding.gathers)
     layers = draw(st.integers(pp * chunks, pp * chunks + 3))
-    refused = [*(["window"] if cp > 1 else []), *(["parallel_mlp"] if plan.recomputation.ops else [])]
+    if job.learns_in_part:
+        tied, plan = False, replace(plan, vocabulary="baseline", recompute="none" if plan.recomputation.ops else plan.recompute)
+    if job.optimizer == "muon" and plan.full_sharding.kind not in ("none", "zero1"):
+        job = replace(job, optimizer="adam-8bit")
+    if job.packing:
+        plan = replace(plan, vocabulary="baseline")
+    refused = [
+        *(["window"] if cp > 1 or job.packing else []), *(["parallel_mlp"] if plan.recomputation.ops else [])
+    ]  # fmt: skip
     others = [layer for layer in OTHER_LAYERS if not any(field in layer for field in refused)]
     model = small_model(layers, tied_embeddings=tied, **draw(st.sampled_from(others)))
     mixture = {"experts": 8, "experts_per_token": 2, "dense_layers": draw(st.integers(0, layers - 1)), "ffn_hidden": 704}

@@ -19,7 +19,7 @@ from ..small_scenarios import HOST, scenario, small_cluster, small_model
 
 PASSES = (
     "build", "vocabulary", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "accumulate", "recompute",
-    "offload_activations", "data_parallel", "zero1", "zero3", "offload_state",
+    "offload_activations", "data_parallel", "zero1", "zero3", "muon", "offload_state",
     "cast_weights", "pipeline", "blocking", "side_by_side", "repeat", "between_norms",
 )  # fmt: skip
 
@@ -94,6 +94,11 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "further tokens": ({**MIXTURE, "mtp_layers": 2}, {"tp": 2, "pp": 2, "ep": 2, "recompute": "full"}, {"dtype": "fp8"},
         "megatron-core-2025"),
     "drawn experts": (MIXTURE, {"pp": 2, "ep": 4, "moe": sim.Moe(routing="drawn")}, {}, "none"),
+    "Muon": ({}, {"tp": 2, "sharding": "zero1"}, {"optimizer": sim.Optimizer("muon", tensor_parallel="duplicated")}, "none"),
+    "adapters, clipping": ({}, {"tp": 2, "pp": 2, "recompute": "full"},
+        {"lora": sim.Lora(8, ("qkv", "mlp_down")), "gradient_clipping": True}, "megatron-core-2025"),
+    "frozen layers, documents": ({}, {"pp": 2, "schedule": "zb-h1"},
+        {"frozen_layers": 5, "packing": sim.Packing(mean=32)}, "none"),
     "experts beside compute": (MIXTURE, {"pp": 2, "ep": 4, "schedule": "dualpipe",
         "overlap": sim.Overlap(ep=True, weight_gradients=True)}, {"dtype": "fp8"}, "megatron-core-2025"),
     "DeepEP": (MIXTURE, {"pp": 2, "ep": 8, "moe": sim.Moe(dispatcher="deepep")}, {}, "torchtitan-2024"),

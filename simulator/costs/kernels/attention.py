@@ -60,7 +60,8 @@ lie up to 27% below or 16% above their median, depending on the width of the hea
 ODD_SIGMA = 0.2
 """Relative error for heads whose width is not a multiple of 16: half of the measured heads have errors of 4 to 13%."""
 WINDOW_SIGMA = 0.15
-"""Relative error of attention in a window, whose time follows from its share of the flop: assumed, as none was measured."""
+"""Relative error of attention in a window or within documents, whose time follows from its share of the flop: assumed, as none
+was measured."""
 SIXTEEN_BITS, NARROW_PEAKS, NARROWEST = "bf16", ("fp8", "nvfp4"), "nvfp4"
 NARROW_SIGMA = 0.2
 """Relative error of attention in 8 bits that is predicted from attention in 16 bits: assumed, as none was measured."""
@@ -227,8 +228,9 @@ class AttentionFamily(KernelFamily):
         backward, timed = kernel.part is not Part.FORWARD, chosen.fit.backward_rows > 0
         time_s = _pass_s(chosen.fit.constants, machine, kernel, backward=backward)
         found = estimator.estimate_from(chosen, time_s, f"{self.name} backward" if backward else self.name, self.sizes(kernel))
-        more = math.hypot(ODD_SIGMA * (kernel.head_dim % HEAD_MULTIPLE > 0), WINDOW_SIGMA * (kernel.window > 0))
-        if kernel.window and found.provenance == "measured":
+        masked = kernel.window > 0 or kernel.packed < 1
+        more = math.hypot(ODD_SIGMA * (kernel.head_dim % HEAD_MULTIPLE > 0), WINDOW_SIGMA * masked)
+        if masked and found.provenance == "measured":
             found = replace(found, provenance="transferred")
         if backward:
             more = math.hypot(more, BACKWARD_SIGMA if timed else UNTIMED_BACKWARD_SIGMA)
@@ -316,17 +318,18 @@ def passes_s(constants: AttentionConstants, machine: Machine, shape: Heads, forw
 def _pass_s(constants: AttentionConstants, machine: Machine, kernel: Attention, *, backward: bool) -> float:
     """Seconds of one pass of attention with the sizes of a kernel; values of another width count by the mean of both widths.
 
-    A window takes its share of the flop of causal attention without a window, and at least the time that its tensors need.
+    A window, or documents that share a sequence, take their share of the flop of causal attention without, and at least the time
+    that the tensors need.
     Queries that see no keys of their own have no mask.
     """
     if not kernel.diagonal:
         kernel = replace(kernel, causal=False, prefix=kernel.prefix - kernel.seq, diagonal=True)
     alike = replace(kernel, head_dim=sum(kernel.widths) // 2)
     took_s = float(attention_s(constants, machine, alike, element_bytes=kernel.element_bytes, backward=backward))
-    if not kernel.window:
+    if not kernel.window and kernel.packed == 1:
         return took_s
     launch_s, moving_s = constants.launch_us / US_PER_S, kernel.traffic_bytes / (constants.memory * machine.bytes_per_s)
-    share = kernel.flop / replace(kernel, window=0, chunked=False).flop
+    share = kernel.flop / replace(kernel, window=0, chunked=False, packed=1.0).flop
     return min(took_s, launch_s + max(share * (took_s - launch_s), moving_s))
 
 

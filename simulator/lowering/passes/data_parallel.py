@@ -29,26 +29,21 @@ from ...program.program import (
     Program,
     Purpose,
     Step,
+    Wait,
     first_forward,
 )
+from ...workload.optimizer import CLIP, Optimizer, Piece
+from ...workload.optimizer import NORM as READ_FOR_NORM
 
 DP = Communicator("dp", "dp", ("dp", REPLICAS, "cp"))
 EDP = Communicator("edp", "dp", ("edp", REPLICAS))
 WORLD = Communicator("world", "dp", ("tp", "cp", "dp", "pp", REPLICAS))
 EXPERTS = "experts"
 REDUCED, READY, UPDATED = "reduced", "ready", "updated"
-NORM, OPTIMIZER = "norm", "optimizer"
-"""Phases of the steps in which a rank waits for the gradient norm, and updates its parameters."""
+LOCAL_NORM, NORM, OPTIMIZER = "local norm", "norm", "optimizer"
+"""Phases of the steps in which a rank reads its gradients, waits for the gradient norm, and updates its parameters."""
 
 FP32_BYTES = 4
-ADAM_BYTES = 26
-"""Traffic per parameter in bytes, besides the read of the gradient: read and write of the fp32 master and both moments (24),
-write of the half-precision weight (2)."""
-ADAM_UNFUSED = (
-    ("decay", 8, 0), ("moment", 8, 1), ("variance", 8, 0), ("square", 8, 1), ("root", 8, 0), ("divide", 8, 0),
-    ("epsilon", 8, 0), ("update", 16, 0), ("cast", 6, 0),
-)  # fmt: skip
-"""The traffic of PyTorch's multi-tensor operators: name, bytes per parameter besides the gradient, reads of the gradient."""
 
 Bucket = tuple[int, str]
 """Parameters that are reduced, and gathered, together: layer within the stage, or -1; "layer", "experts", "embedding", "head"."""
@@ -78,7 +73,10 @@ class DataParallel:
     """Bytes of a gradient in accumulation."""
     reduced_bytes: int = FP32_BYTES
     """Bytes of a gradient in reduction."""
-    fused_optimizer: bool = True
+    update: tuple[Piece, ...] = Optimizer().pieces(2, fused=True)
+    """The kernels that update the parameters."""
+    clips: bool = False
+    """Whether gradients are read for their norm, and scaled."""
     each: bool = False
     """Whether every backward pass reduces gradients, not only the last backward pass of each stage."""
 
@@ -131,13 +129,13 @@ def replica_count(program: Program, stage: int, replicas: Replicas, bucket: Buck
     return copies * (replicas.edp if bucket[1] == EXPERTS else replicas.dp)
 
 
-def parameters_by_stage(program: Program, rank: int) -> dict[int, dict[Bucket, int]]:
-    """Number of parameters per tensor-parallel rank, by stage of a pipeline rank and by bucket."""
+def parameters_by_stage(program: Program, rank: int, *, frozen: bool = False) -> dict[int, dict[Bucket, int]]:
+    """Number of parameters that learn per tensor-parallel rank, by stage of a pipeline rank and by bucket; `frozen`: of all."""
     found: dict[int, dict[Bucket, int]] = {}
     for stage, at in first_forward(program.orders[rank]).items():
         buckets = found.setdefault(stage, {})
         for op in program.bodies[program.orders[rank][at].body].ops:
-            if isinstance(op, Compute) and op.parameters:
+            if isinstance(op, Compute) and op.parameters and (frozen or not op.frozen):
                 buckets[bucket_of(op)] = buckets.get(bucket_of(op), 0) + op.parameters
     return found
 
@@ -253,26 +251,30 @@ def _end(
         sync = _reduction("tied embedding", table_bytes, tied, Purpose.REDUCE_TIED_TABLE)
         yield Step("reduce embedding", "reduce", after=waits, outputs=((END, (REDUCED, "embedding")),)), Body((sync,))
         waits = ((REDUCED, "embedding"),)
+    parameters = sum(sum(of.values()) for of in buckets.values())
+    if plan.clips:
+        read = _elementwise((READ_FOR_NORM,), parameters, plan, Purpose.CLIP)
+        yield Step(f"local norm {rank}", LOCAL_NORM, after=waits, outputs=((END, (READY, "locally")),)), read
+        waits = ((READY, "locally"),)
     if plan.synchronised:
         norm = replace(_reduction(NORM, 0, WORLD, Purpose.NORM), kind="barrier")
         yield Step(NORM, NORM, after=waits, outputs=((END, (READY,)),)), Body((norm,))
         waits = ((READY,),)
-    update = _update(sum(sum(of.values()) for of in buckets.values()), plan)
+    scale = _elementwise((CLIP,), parameters, plan, Purpose.CLIP).ops if plan.clips else ()
+    update = Body((*scale, *_elementwise(plan.update, parameters, plan, Purpose.UPDATE).ops))
     yield Step(f"optimizer {rank}", OPTIMIZER, after=waits, outputs=((END, (UPDATED,)),)), update
 
 
-def _update(parameters: int, plan: DataParallel) -> Body:
-    """The kernels of an Adam step over `parameters` parameters: one fused kernel, or the multi-tensor operators of PyTorch."""
-    kernels = (("adam", ADAM_BYTES, 1),) if plan.fused_optimizer else ADAM_UNFUSED
-    return Body(
-        tuple(
-            Compute(
-                name=name,
-                streams=(COMPUTE,),
-                purpose=Purpose.UPDATE,
-                part=Part.OPTIMIZER,
-                kernel=Rowwise(name, parameters, 1, FP32_BYTES, moved + reads * plan.gradient_bytes),
-            )
-            for name, moved, reads in kernels
+def _elementwise(pieces: tuple[Piece, ...], parameters: int, plan: DataParallel, purpose: Purpose) -> Body:
+    """Kernels over all parameters of a rank; a rank without parameters only passes."""
+    kernels = tuple(
+        Compute(
+            name=name,
+            streams=(COMPUTE,),
+            purpose=purpose,
+            part=Part.OPTIMIZER,
+            kernel=Rowwise(name, parameters, 1, FP32_BYTES, moved + gradients * plan.gradient_bytes),
         )
+        for name, moved, gradients in pieces
     )
+    return Body(kernels if parameters else (Wait(name=pieces[0].name, streams=(COMPUTE,), part=Part.OPTIMIZER),))

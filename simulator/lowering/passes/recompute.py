@@ -60,7 +60,9 @@ def _recomputed(forward: Body, backward: Body, chosen: Recompute) -> tuple[Body,
     held = {op.name: op.held_bytes for op in forward.ops}
     repeated: dict[str, list[AnyOp]] = {}
     for segment in _segments(forward.ops, chosen):
-        before = next(op.name for op in backward.ops if op.operator in segment.operators)
+        before = next((op.name for op in backward.ops if op.operator in segment.operators), "")
+        if not before:
+            continue  # a frozen layer without a backward pass needs nothing again
         repeated.setdefault(before, []).extend(_repeated(segment, held, early_stop=chosen.early_stop))
     ops = tuple(replace(op, held_bytes=held[op.name]) for op in forward.ops)
     return Body(ops), Body(tuple(new for op in backward.ops for new in (*repeated.get(op.name, ()), op)))

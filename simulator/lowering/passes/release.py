@@ -69,7 +69,7 @@ def _releasing(body: Body, forward: Body, *backward: Body) -> Body:
         for place, op in _with_places(ops):
             held_bytes[place] = held_bytes.get(place, 0) + op.held_bytes - op.freed_bytes
     last = _last_kernels(body)
-    end = next(op.name for op in reversed(body.ops) if isinstance(op, Compute))
+    end = next((op.name for op in reversed(body.ops) if isinstance(op, Compute)), body.ops[-1].name)
     freed: dict[str, int] = {}
     for place, held in held_bytes.items():
         name = last.get(place, end)

@@ -25,7 +25,7 @@ from ...plan.plan import Sharding
 from ...program.holdings import Buffer, Holding
 from ...program.program import COMPUTE, AnyOp, Body, Collective, Communicator, Compute, Key, Program, Purpose, Step
 from ...program.slot import KINDS
-from .data_parallel import OPTIMIZER, REDUCED, Bucket, Replicas, bucket_of, parameters_by_stage, replica_count
+from .data_parallel import LOCAL_NORM, OPTIMIZER, REDUCED, Bucket, Replicas, bucket_of, parameters_by_stage, replica_count
 
 ACROSS = Communicator("dp replicas", "dp", (REPLICAS,))
 """Ranks with the same share of the state, in all shard groups."""
@@ -91,8 +91,8 @@ def sharded(program: Program, state: ShardedState) -> Program:
     program = program.with_bodies(lambda body: _reduced(body, program, state))
     bodies, orders = dict(program.bodies), []
     for rank, steps in enumerate(program.orders):
-        update = next(step for step in steps if step.phase == OPTIMIZER)
-        bodies[update.body] = _shared_update(program, rank, bodies[update.body], state)
+        for name in (step.body for step in steps if step.phase in (LOCAL_NORM, OPTIMIZER)):
+            bodies[name] = _shared_update(program, rank, bodies[name], state)
         orders.append(_finishing(steps, bodies) if state.sharding.reduce == "each" else steps)
     return replace(program, bodies=bodies, orders=tuple(orders))
 
@@ -111,6 +111,8 @@ def _shared_update(program: Program, rank: int, body: Body, state: ShardedState)
             owned[shards] = owned.get(shards, 0) + parameters
     # buckets with as many shards are divided together, the remainder rounded up once
     share = sum(-(-parameters // shards) for shards, parameters in owned.items())
+    if not share:
+        return body
     kernels = [(op, op.kernel) for op in body.ops if isinstance(op, Compute)]
     return Body(tuple(replace(op, kernel=replace(kernel, rows=share)) for op, kernel in kernels if isinstance(kernel, Rowwise)))
 

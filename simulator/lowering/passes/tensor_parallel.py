@@ -25,6 +25,7 @@ from functools import cache
 from ...errors import InvariantBroken
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
 from ...program.program import AnyOp, Body, Collective, Communicator, Compute, Program, Purpose
+from .adapters import divided_adapter
 
 TP = Communicator("tp", "tp", ("tp",))
 FP32_BYTES = 4
@@ -58,6 +59,9 @@ def _divided(body: Body, tp: int, sequence: bool, share: Callable[[Kernel, Split
     for op in body.ops:
         if not isinstance(op, Compute) or op.expert or (op.split is Split.SEQUENCE and not sequence):
             yield op
+            continue
+        if op.adapter:
+            yield from divided_adapter(op, TP, tp, sequence=sequence)
             continue
         joined = op.split is Split.ROW and op.layer in summed
         if sequence and not joined:
@@ -132,7 +136,8 @@ def _with_detached_weight_gradients(body: Body) -> Iterator[AnyOp]:
     gathers = {op.operator: op.name for op in body.ops if op.purpose is Purpose.REGATHER and op.part is Part.INPUT_GRADIENT}
     passed_on = {op.operator for op in body.ops if op.part is Part.INPUT_GRADIENT}
     for op in body.ops:
-        of_column = isinstance(op, Compute) and op.split in COLUMNS and not op.expert and op.operator in passed_on
+        of_column = isinstance(op, Compute) and op.split in COLUMNS and not (op.expert or op.adapter)
+        of_column = of_column and op.operator in passed_on
         if op.name == gathers.get(op.operator):
             yield replace(op, detached=True)
         elif of_column and op.part is Part.WEIGHT_GRADIENT:

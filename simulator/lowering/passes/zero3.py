@@ -74,7 +74,7 @@ def _gathering(
     steps: tuple[Step, ...], rank: int, program: Program, state: ShardedState, bodies: dict[str, Body]
 ) -> Iterator[Step]:
     """The steps of a rank, where each pass gathers what it needs and what is not there from passes before."""
-    buckets = parameters_by_stage(program, rank)
+    buckets = parameters_by_stage(program, rank, frozen=True)
     groups = {
         stage: {
             b: state.group(replicas_of(program, stage, b)) for b in of if replica_count(program, stage, state.replicas, b) > 1

@@ -43,6 +43,10 @@ class BlockOp:
     """Bytes kept for the backward pass, before any splitting: mostly the input of the operator."""
     fused_weight_gradient: bool = False
     """Whether the kernel of the input gradient also makes the gradients of the parameters."""
+    frozen: bool = False
+    """Whether the parameters of the operator do not learn."""
+    adapter: str = ""
+    """For an operator of an adapter: "in" for its first matrix, "out" for its second; `split` is that of the adapted layer."""
     listed: bool = False
     """Whether the plan lists the operator among those whose results the backward pass computes again."""
 
