@@ -45,7 +45,7 @@ def working_sets(program: Program, sizes: Sizes) -> Program:
 
 
 def keep_results(program: Program, sent_bytes: int) -> Program:
-    """The program in which a stage keeps the result that it has sent until its backward pass."""
+    """The program in which a stage keeps the result that it has sent, if it has bytes, until its backward pass."""
     bodies = dict(program.bodies)
     for order in program.orders:
         for step in order:
