@@ -79,6 +79,7 @@ CLASSES = {
     "gradients": "#b54a1b",
     "optimizer state": "#6f9a52",
     "activations": "#a8c8f0",
+    "working set": "#d9a441",
     "overhead": "#9e9e9e",
 }
 
@@ -91,8 +92,9 @@ the dense model divides nothing; all later rows divide at least the optimizer st
 Plans that do not fit are simulated all the same.
 
 Memory is that of the fullest GPU. *State* is parameters, gradients and optimizer state. *NVLink* and
-*PCIe* are the bytes that a GPU sends over each in a step, mean over GPUs; its NIC and its host lie behind its PCIe link. *Exposed* is the time in which a rank waits for
-communication, mean over ranks; MFU counts the scores of attention in full. No time here has been measured."""
+*PCIe* are the bytes that a GPU sends over each in a step, mean over GPUs; its NIC and its host lie behind its PCIe link.
+*Exposed* is the time in which a rank waits for communication, mean over ranks; MFU counts the scores of attention in full. No
+time here has been measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ class Row:
     def memory_gib(self) -> dict[str, float]:
         """Memory of the fullest GPU by class."""
         m = self.fullest
-        parts = (m.parameters_bytes, m.gradients_bytes, m.optimizer_bytes, m.activations_bytes, m.overhead_bytes)
+        state = (m.parameters_bytes, m.gradients_bytes, m.optimizer_bytes)
+        parts = (*state, m.activations_bytes, m.working_bytes, m.overhead_bytes)
         return {name: part / GIB for name, part in zip(CLASSES, parts, strict=True)}
 
     @property
@@ -146,10 +149,19 @@ def _listed(times_ms: Mapping[str, float]) -> str:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    head = (
-        "| plan | memory, GiB | of it state | activations | fits | NVLink, GB | PCIe, GB | exposed, ms | bubble | step, ms | MFU |"
+    columns = (
+        "memory, GiB",
+        "of it state",
+        "activations",
+        "fits",
+        "NVLink, GB",
+        "PCIe, GB",
+        "exposed, ms",
+        "bubble",
+        "step, ms",
+        "MFU",
     )
-    lines = [head, "|---" * 11 + "|"]
+    lines = [f"| plan | {' | '.join(columns)} |", "|---" * 11 + "|"]
     for row in rows:
         run, memory = row.run, row.memory_gib
         state = memory["parameters"] + memory["gradients"] + memory["optimizer state"]
