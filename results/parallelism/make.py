@@ -27,11 +27,14 @@ DENSE: Mapping[str, Mapping[str, Any]] = {
     "HSDP, groups of 8": {"sharding": sim.Sharding("hsdp", group=8)},
     "recompute every 2nd layer": {**ZERO1, "recompute": sim.Recompute("full", every=2)},
     "recompute all layers": {**ZERO1, "recompute": "full"},
+    "optimizer on the host": {**ZERO1, "offload": "optimizer"},
+    "half of activations on the host": {**ZERO1, "offload": sim.Offload(activations=0.5)},
     "tp 8": {**ZERO1, "tp": 8, "sequence_parallel": False, "overlap": sim.Overlap(tp=False)},
     "tp 8, sequence parallel": {**ZERO1, "tp": 8, "overlap": sim.Overlap(tp=False)},
     "tp 8, overlapped": {**ZERO1, "tp": 8, "overlap": sim.Overlap(tp=True)},
     "pp 8, 1f1b": {**ZERO1, "pp": 8},
     "pp 8, redis": {**ZERO1, "pp": 8, "vocabulary": "redis"},
+    "pp 8, vocab-1": {**ZERO1, "pp": 8, "vocabulary": "vocab-1"},
     "pp 8, interleaved": {**ZERO1, "pp": 8, "chunks": 4, "schedule": "interleaved"},
     "pp 8, zb-v": {**ZERO1, "pp": 8, "chunks": 2, "schedule": "zb-v"},
     "cp 8, ring": {**ZERO1, "cp": 8},
@@ -49,7 +52,10 @@ EXPERTS: Mapping[str, Mapping[str, Any]] = {
     "ep 8, drawn routing": {**ZERO1, "ep": 8, "moe": sim.Moe(routing="drawn")},
     "ep 8, tp 2, etp 1": {**ZERO1, "ep": 8, "tp": 2, "etp": 1},
     "ep 8, tp 2, etp 2": {**ZERO1, "ep": 8, "tp": 2, "etp": 2},
+    "ep 8, FSDP": {"ep": 8, "sharding": "fsdp"},
     "ep 8, pp 2": {**ZERO1, "ep": 8, "pp": 2},
+    "ep 8, pp 2, DualPipe": {**ZERO1, "ep": 8, "pp": 2, "schedule": "dualpipe"},
+    "ep 8, pp 2, DualPipe, overlapped": {**ZERO1, "ep": 8, "pp": 2, "schedule": "dualpipe", "overlap": sim.Overlap(ep=True)},
 }
 STUDIES = (
     ("dense", "llama3-8b", sim.Job(sequence_length=8192, global_batch=32, microbatch_size=1), DENSE),
@@ -63,6 +69,7 @@ CAUSES = {
     "dp": "#c2185b",
     "cp": "#8d6e00",
     "ep": "#3949ab",
+    "offload": "#6d4c41",
     "imbalance": "#f9a825",
     "bubble": "#bdbdbd",
     "optimizer": "#4d4d4d",
@@ -72,6 +79,7 @@ CLASSES = {
     "gradients": "#b54a1b",
     "optimizer state": "#6f9a52",
     "activations": "#a8c8f0",
+    "working set": "#d9a441",
     "overhead": "#9e9e9e",
 }
 
@@ -84,8 +92,9 @@ the dense model divides nothing; all later rows divide at least the optimizer st
 Plans that do not fit are simulated all the same.
 
 Memory is that of the fullest GPU. *State* is parameters, gradients and optimizer state. *NVLink* and
-*NIC* are the bytes that a GPU sends over each in a step, mean over GPUs. *Exposed* is the time in which a rank waits for
-communication, mean over ranks; MFU counts the scores of attention in full. No time here has been measured."""
+*PCIe* are the bytes that a GPU sends over each in a step, mean over GPUs; its NIC and its host lie behind its PCIe link.
+*Exposed* is the time in which a rank waits for communication, mean over ranks; MFU counts the scores of attention in full. No
+time here has been measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +112,8 @@ class Row:
     def memory_gib(self) -> dict[str, float]:
         """Memory of the fullest GPU by class."""
         m = self.fullest
-        parts = (m.parameters_bytes, m.gradients_bytes, m.optimizer_bytes, m.activations_bytes, m.overhead_bytes)
+        state = (m.parameters_bytes, m.gradients_bytes, m.optimizer_bytes)
+        parts = (*state, m.activations_bytes, m.working_bytes, m.overhead_bytes)
         return {name: part / GIB for name, part in zip(CLASSES, parts, strict=True)}
 
     @property
@@ -117,7 +127,7 @@ class Row:
             "bubble": m.bubble_fraction * m.step_time_s,
             "optimizer": m.optimizer_s,
         }
-        return {name: parts[name] * MS_PER_S for name in CAUSES}
+        return {name: parts.get(name, 0.0) * MS_PER_S for name in CAUSES}
 
     def sent_gb(self, link: str) -> float:
         """Bytes that a GPU sends in the step over one kind of link, mean over GPUs."""
@@ -139,10 +149,19 @@ def _listed(times_ms: Mapping[str, float]) -> str:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    head = (
-        "| plan | memory, GiB | of it state | activations | fits | NVLink, GB | NIC, GB | exposed, ms | bubble | step, ms | MFU |"
+    columns = (
+        "memory, GiB",
+        "of it state",
+        "activations",
+        "fits",
+        "NVLink, GB",
+        "PCIe, GB",
+        "exposed, ms",
+        "bubble",
+        "step, ms",
+        "MFU",
     )
-    lines = [head, "|---" * 11 + "|"]
+    lines = [f"| plan | {' | '.join(columns)} |", "|---" * 11 + "|"]
     for row in rows:
         run, memory = row.run, row.memory_gib
         state = memory["parameters"] + memory["gradients"] + memory["optimizer state"]
@@ -174,7 +193,9 @@ def picture(rows: Sequence[Row]) -> Drawing:
             before = [start + width for start, width in zip(before, widths, strict=True)]
         axes.set_xlabel(label)
         used = [name for name in colours if any(value[name] > 0.002 * max(before) for value in values)]
-        handles = [Patch(color=colours[name], label=f"exposed {name}" if len(name) == 2 else name) for name in used]
+        handles = [
+            Patch(color=colours[name], label=f"exposed {name}" if len(name) == 2 or name == "offload" else name) for name in used
+        ]
         axes.legend(handles=handles, ncols=4, loc="lower left", bbox_to_anchor=(-0.01, 1.0), frameon=False, fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
     right.axvline(capacity_gib, color="black", linestyle="--", linewidth=1)

@@ -80,10 +80,22 @@ def _print_table(report: MemoryReport) -> None:
 
     rows = []
     for rank, (times, held) in zip(report.run.memory, report.curves, strict=True):
-        tensors = (rank.parameters_bytes, rank.gradients_bytes, rank.optimizer_bytes, rank.activations_bytes)
+        tensors = (rank.parameters_bytes, rank.gradients_bytes, rank.optimizer_bytes, rank.activations_bytes, rank.working_bytes)
         classes = (*tensors, rank.context_bytes, rank.nccl_bytes, rank.fragmentation_bytes, rank.total_bytes)
         rows.append([str(rank.rank), *map(show_bytes, classes), show_s(float(times[int(held.argmax())]))])
-    headers = ["rank", "parameters", "gradients", "optimizer", "activations", "context", "NCCL", "fragmentation", "peak", "at"]
+    headers = [
+        "rank",
+        "parameters",
+        "gradients",
+        "optimizer",
+        "activations",
+        "working set",
+        "context",
+        "NCCL",
+        "fragmentation",
+        "peak",
+        "at",
+    ]
     title = f"{report.run.scenario.model.name}, one GPU of each pipeline rank, of {show_bytes(report.capacity_bytes)}"
     print_table(headers, rows, right=range(len(headers)), title=title)
     say(report.verdict)

@@ -19,6 +19,7 @@ COLOURS = {
     Holding.CONTEXT: "#8d939c",
     Holding.NCCL: "#b0b5bd",
     Holding.FRAGMENTATION: "#d3d6db",
+    Holding.WORKSPACE: "#cbbfa6",
     Holding.PARAMETERS: "#31557f",
     Holding.MASTER: "#5c83b1",
     Holding.MOMENTS: "#a3bddb",

@@ -36,7 +36,7 @@ from ..program.program import (
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Layout, Pair, Slot, slots_of
 from ..workload.blocks.dense import BlockOp
 from ..workload.blocks.prediction import further_tokens
-from ..workload.framework import Framework
+from ..workload.framework import Framework, MemoryOverhead
 from ..workload.job import ELEMENT_BYTES, Job
 from ..workload.learning import learning, packed
 from ..workload.model import Model
@@ -56,6 +56,7 @@ from .passes.release import release_activations
 from .passes.shards import ShardedState
 from .passes.tensor_parallel import tensor_parallel
 from .passes.vocabulary import SharedVocabulary, kernels_of_stage, vocabulary
+from .passes.working_set import Sizes, keep_results, working_sets
 from .passes.zero1 import zero1
 from .passes.zero3 import zero3
 from .roles import joined
@@ -125,7 +126,8 @@ def _lowered(
     if not framework.fusion.accumulation and (sharding.reduce != "each" or dp == 1):
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
     program = recompute(program, plan.recomputation, keeps_casts=narrow is not None and narrow.keeps_narrow_input)
-    program = release_activations(offload_activations(program, plan.offloading))
+    sent_bytes = tokens * model.hidden * element_bytes // shares
+    program = _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, sharding.reduce == "each" and dp > 1)
     replicas = DataParallel(
         Replicas(dp, plan.copies_of_experts(dp)),
         overlaps=overlap.dp or sharding.kind not in ("none", "zero1"),
@@ -150,17 +152,25 @@ def _lowered(
         tied=model.tied_embeddings,
         edp=plan.copies_of_experts(group or dp),
     )
-    if sharding.kind != "none":
-        program = (zero3 if sharding.gathers else zero1)(program, state)
+    program = (zero3 if sharding.gathers else zero1)(program, state) if sharding.kind != "none" else program
     if job.full_optimizer.kind == "muon":
         divided = state.replicas if sharding.kind != "none" else None
         program = muon(program, Muon(job.full_optimizer, divided, plan.tp, gradient_bytes))
     program = offload_state(program, OffloadedState(plan.offloading, replicas.replicas, state))
     program = cast_weights(program, narrow) if narrow else program
-    program = pipeline(program, tokens * model.hidden * element_bytes // shares)
+    program = pipeline(program, sent_bytes)
     program = program if overlap.pp else blocking(program, layout)
     program = side_by_side(program) if plan.exchanges_beside_compute(framework.overlap) else program
     return between_norms(program) if steps is None else repeat(program, steps)
+
+
+def _with_memory(
+    program: Program, plan: Plan, memory: MemoryOverhead, sent_bytes: int, element_bytes: int, elsewhere: bool
+) -> Program:
+    """The program with what passes copy to the host, keep, free, and need while they run."""
+    program = offload_activations(program, plan.offloading)
+    program = release_activations(keep_results(program, sent_bytes) if memory.stage_results else program)
+    return working_sets(program, Sizes(element_bytes, memory.bytes_of_logit(plan.tp), elsewhere))
 
 
 def _divisible(model: Model, plan: Plan) -> Model:

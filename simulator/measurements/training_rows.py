@@ -89,15 +89,16 @@ def scenario_of(row: Row) -> tuple[dict[str, Any], list[str]]:
         raise UserError("tp, pp: blank, the row has no layout")
     facts = facts_of(row)
     profile, note = nearest_profile(row["framework_profile"], row["framework_date"])
-    batch = {"global_batch": count(row, "global_batch"), "microbatch_size": _count(row, "micro_batch", 1)}
-    job = {"sequence_length": count(row, "seq_len"), **batch, "dtype": dtype_of(row)}
+    batch = {"global_batch": count(row, "global_batch"), "microbatch_size": _count(row, "micro_batch", _usual_microbatch(row))}
+    dtype = dtype_of(row)
+    job = {"sequence_length": count(row, "seq_len"), **batch, "dtype": dtype}
     host = host_of(row) if "offload" in (plan := _plan(row, facts)) else {}
     scenario = {
         "model": model_of(row),
         "cluster": {**cluster_of(row), **host},
         "plan": plan,
         "job": job,
-        "framework": {"name": profile, **_framework(facts, profile)},
+        "framework": {"name": profile, **_framework(facts, profile, dtype)},
     }
     left_out = [f"{name}: {PARTLY.get(name, 'not modelled, it has no effect')}" for name in facts if name not in FACTS]
     return scenario, [text for text in (note, *left_out) if text]
@@ -264,9 +265,11 @@ def _overlap(facts: Mapping[str, str]) -> dict[str, bool | str]:
     return overlap | ({"ep": True} if facts.get("ep_overlap", "off") != "off" else {})
 
 
-def _framework(facts: Mapping[str, str], profile: str) -> dict[str, Any]:
-    """The fields of a framework that facts change."""
+def _framework(facts: Mapping[str, str], profile: str, dtype: str) -> dict[str, Any]:
+    """The fields of a framework that facts and the number format change. Megatron's gradients in fp16 stay in fp16."""
     found: dict[str, Any] = {"compile": facts["compile"] == "on"} if "compile" in facts else {}
+    if dtype == "fp16" and profile.startswith("megatron"):
+        found["gradients"] = "fp16"
     if facts.get("precision_label") == "fp8-cs":
         found["low_precision"] = {"scaling": "current"}
     attention = facts.get("attention", "")
@@ -288,6 +291,14 @@ def dtype_of(row: Row) -> str:
 def _count(row: Row, column: str, usual: int) -> int:
     """The whole number in a cell, or the usual one for a blank cell."""
     return count(row, column) if row[column].strip() else usual
+
+
+def _usual_microbatch(row: Row) -> int:
+    """Sequences of a microbatch where a row states none. torchtitan makes as many microbatches as there are pipeline ranks
+    (`pipeline_parallel_microbatches` in torchtitan/config_manager.py, 2024).
+    """
+    pp, is_torchtitan = count(row, "pp"), row["framework_profile"].startswith("torchtitan")
+    return max(1, count(row, "global_batch") // (_count(row, "dp", 1) * pp)) if pp > 1 and is_torchtitan else 1
 
 
 def _fact(facts: Mapping[str, str], name: str) -> int:

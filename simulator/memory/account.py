@@ -22,7 +22,7 @@ from ..program.holdings import Holding
 from ..program.labels import Array, Labels
 from ..program.program import COPY_OUT, Body, Collective, Program, Purpose
 from ..program.slot import FORWARD, KINDS, Layout, slots_of
-from .items import Item, Terms, fragmentation, host_bytes, static_items
+from .items import Item, Terms, host_bytes, passing_items, static_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,11 @@ class RankMemory:
         return self.bytes_of(Holding.FRAGMENTATION)
 
     @property
+    def working_bytes(self) -> int:
+        """Tensors in use at the peak, beside the activations that are kept; or at the end of the step, if these are larger."""
+        return self.bytes_of(Holding.WORKSPACE)
+
+    @property
     def static_bytes(self) -> int:
         """All memory except activations."""
         return self.bytes_of(*Holding)
@@ -85,7 +90,7 @@ class RankMemory:
 
 def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | None = None) -> tuple[RankMemory, ...]:
     """The memory of every pipeline rank, for its largest role; with `bodies`, for roles that run these bodies instead."""
-    used = {name: usage(body) for name, body in program.bodies.items()}
+    used, working = ({name: usage(body, working=also) for name, body in program.bodies.items()} for also in (False, True))
     on_host = {name: usage(_on_host(body)) for name, body in program.bodies.items()}
     result = []
     for rank in range(program.ranks):
@@ -93,10 +98,11 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
         forward = {step.stage: program.bodies[step.body].ops for step in reversed(steps[0]) if step.phase == FORWARD}
         own = [number for number, role in enumerate(program.roles) if role.pipeline == rank]
         orders = [[s.body for s in order] for order in steps] if bodies is None else [bodies[number] for number in own]
-        activations, copied = (max(_peak_bytes(of[name] for name in order) for order in orders) for of in (used, on_host))
+        uses = (used, working, on_host)
+        activations, tensors, copied = (max(_peak_bytes(use[name] for name in order) for order in orders) for use in uses)
         ops = [op for stage in stages for op in forward[stage]]
-        held = static_items(program, rank, ops, terms)
-        items = tuple(item for item in (*held, fragmentation(activations, terms)) if item.size_bytes)
+        found = (*static_items(program, rank, ops, terms), *passing_items(activations, tensors, ops, terms))
+        items = tuple(item for item in found if item.size_bytes)
         result.append(RankMemory(rank, stages, items, activations, host_bytes(ops, terms) + copied))
     return tuple(result)
 
@@ -111,14 +117,14 @@ def bodies_of(layout: Layout, sample: Program) -> list[list[str]]:
     return found
 
 
-def usage(body: Body) -> tuple[int, int]:
+def usage(body: Body, *, working: bool = False) -> tuple[int, int]:
     """The largest number of bytes that a body adds to the bytes in use while the body runs, and the number of added bytes after
-    its end, which is negative if the body frees bytes that other bodies held.
+    its end, which is negative if the body frees bytes that other bodies held; if `working`, with the working sets of operations.
     """
     peak = alive = 0
     for op in body.ops:
         alive += op.held_bytes
-        peak = max(peak, alive)
+        peak = max(peak, alive + (op.working_bytes if working else 0))
         alive -= op.freed_bytes
     return peak, alive
 

@@ -30,6 +30,8 @@ LL_BYTES = 512 * KIB
 """Buffer of the low-latency protocol (LL): 8 lines of 16 bytes for each of 512 threads, in 8 steps."""
 LL128_BYTES = 120 * 640 * 8 * 8
 """Buffer of the LL128 protocol (lines of 128 bytes): 120 words of 8 bytes for each of 640 threads, in 8 steps."""
+BUCKET_ELEMENTS = 500_000_000
+"""DeepSpeed's `reduce_bucket_size`."""
 PAGE_BYTES = 2 * MIB
 """Page size for allocations that other processes map (CUDA_IPC_MIN)."""
 MOST_NEIGHBOURS = 2
@@ -53,6 +55,8 @@ class Terms:
     parameter_bytes: int
     """Bytes of a parameter between the passes; four where the master copy is the only one."""
     gradient_bytes: int
+    element_bytes: int
+    """Bytes of an activation, and of a gradient that autograd makes."""
     shards: Shards
     expert_shards: Shards
     """Those of experts."""
@@ -82,6 +86,8 @@ def static_items(program: Program, rank: int, ops: Sequence[AnyOp], terms: Terms
         yield Item(Holding.GATHERED, "units that stay", f"{size_bytes:,} bytes x {counted(units, 'unit')}", size_bytes * units)
     for of, parameters, ranks in _parts(learning, shards.gradients, of_experts.gradients):
         yield _per_parameter(Holding.GRADIENTS, f"gradients{of}", terms.gradient_bytes, parameters, ranks)
+        if terms.overhead.whole_gradients and terms.gradient_bytes > terms.element_bytes:
+            yield _per_parameter(Holding.GRADIENTS, f"gradients of a microbatch{of}", terms.element_bytes, parameters, ranks)
     yield from _optimizer_items(learning, terms)
     context = f"{show_bytes(terms.overhead.context_bytes)}, and {show_bytes(terms.reserved_bytes)} that the driver keeps"
     yield Item(Holding.CONTEXT, "CUDA and driver", context, ceil(terms.overhead.context_bytes + terms.reserved_bytes))
@@ -102,11 +108,46 @@ def _optimizer_items(kernels: Sequence[Compute], terms: Terms) -> Iterator[Item]
         yield _per_parameter(Holding.MOMENTS, what, moments.size_bytes, number, ranks, terms.offload)
 
 
-def fragmentation(activations_bytes: int, terms: Terms) -> Item:
-    """What the allocator reserves and cannot use."""
+def passing_items(activations: int, tensors: int, ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
+    """What is in use at the peak beside the bytes of activations, and what the allocator reserves and cannot use.
+
+    `tensors` are the bytes of activations with working sets, at most. The largest tensors of the end of a step come when
+    activations are gone. Of those of whole stages the allocator takes none from the room that activations leave.
+    """
+    end, formula = _end_of_step(ops, terms)
+    yield Item(Holding.WORKSPACE, "kernels at the peak", f"{tensors - activations:,} bytes", tensors - activations)
+    yield Item(Holding.WORKSPACE, "gradients at the end of a step", f"{formula} - {tensors:,} bytes", max(0, end - tensors))
     fraction = terms.overhead.fragmentation_fraction
-    formula = f"{fraction:.1%} of the {show_bytes(activations_bytes)} that come and go"
-    return Item(Holding.FRAGMENTATION, "allocator", formula, ceil(activations_bytes * fraction))
+    reserved = f"{fraction:.1%} of {show_bytes(tensors)} that come and go"
+    yield Item(Holding.FRAGMENTATION, "allocator", reserved, ceil(tensors * fraction))
+    if terms.overhead.whole_gradients:
+        yield Item(Holding.FRAGMENTATION, "room of activations", f"{formula}, at most {tensors:,} bytes", min(end, tensors))
+
+
+def _end_of_step(ops: Sequence[AnyOp], terms: Terms) -> tuple[int, str]:
+    """Bytes that reductions of gradients and the optimizer take at the end of a step, and their formula.
+
+    An optimizer with an fp32 master copy reads gradients in fp32: of gradients in 16 bits it makes a copy of its share
+    (Megatron-LM, megatron/optimizer/optimizer.py, `_copy_model_grads_to_main_grads`). DeepSpeed (56c52238, 2022-04) works on the
+    gradients of a whole stage: its optimizer for bf16 keeps those of a microbatch beside the sum in fp32
+    (runtime/bf16_optimizer.py), of which it reduces a copy in bf16 (runtime/engine.py, `allreduce_bucket`); its ZeRO-1 reduces
+    gradients in 16 bits through a buffer of `reduce_bucket_size`, and flattens the share of a rank before the copy in fp32
+    (runtime/zero/stage_1_and_2.py).
+    """
+    kernels = [op for op in ops if isinstance(op, Compute) and not op.frozen]
+    whole, copied = terms.overhead.whole_gradients, FP32_BYTES * (terms.optimizer.full.master == "fp32")
+    experts = sum(op.parameters for op in kernels if op.expert)
+    others = sum(op.parameters for op in kernels) - experts
+    one, other = terms.shards, terms.expert_shards
+    if terms.gradient_bytes in (0, FP32_BYTES):  # 0: all of them are copied to the host
+        each = terms.element_bytes if whole and terms.element_bytes < FP32_BYTES else 0
+        share = ceil(others / one.gradients) + ceil(experts / other.gradients)
+        return each * share, f"{each} bytes x {share:,} parameters"
+    owned = (ceil(others / one.optimizer), ceil(experts / other.optimizer))
+    share = sum(owned) - sum(map(terms.offload.updated, owned))
+    each, bucket = (copied + terms.gradient_bytes, BUCKET_ELEMENTS * terms.gradient_bytes) if whole else (copied, 0)
+    buffered = f"{bucket:,} bytes + " if bucket else ""
+    return bucket + each * share, f"{buffered}{each} bytes x {share:,} parameters"
 
 
 def counted(number: int, noun: str) -> str:

@@ -26,6 +26,8 @@ class Holding(Enum):
     """What the head and the loss keep."""
     COMMUNICATION = "communication buffers"
     """Buffers of reductions, and tensors that came from other ranks and are not kept."""
+    WORKSPACE = "working set"
+    """Tensors that operations take only while they run."""
     CONTEXT = "context"
     NCCL = "NCCL"
     FRAGMENTATION = "fragmentation"

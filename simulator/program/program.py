@@ -96,6 +96,8 @@ class Op:
     """Memory that the op takes at its start."""
     freed_bytes: int = 0
     """Memory that the op gives back at its end."""
+    working_bytes: int = 0
+    """Memory that the op takes only while it runs."""
     kept_bytes: int = 0
     """Memory that the result of the op takes throughout a training step, however often the op runs."""
     buffers: tuple[Buffer, ...] = ()

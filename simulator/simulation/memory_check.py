@@ -75,6 +75,7 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
     return Terms(
         parameter_bytes=MASTER_BYTES if is_master else scenario.job.element_bytes,
         gradient_bytes=0 if _copies_every_gradient(scenario) else scenario.framework.gradient_bytes,
+        element_bytes=scenario.job.element_bytes,
         shards=shards,
         expert_shards=sharding.shards(plan.copies_of_experts(group) * copies),
         degrees=derived.mesh_of(scenario).sizes,

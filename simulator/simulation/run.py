@@ -192,6 +192,7 @@ def memory_record(rank: RankMemory) -> dict[str, Any]:
         "gradients_bytes": rank.gradients_bytes,
         "optimizer_bytes": rank.optimizer_bytes,
         "activations_bytes": rank.activations_bytes,
+        "working_bytes": rank.working_bytes,
         "context_bytes": rank.context_bytes,
         "nccl_bytes": rank.nccl_bytes,
         "fragmentation_bytes": rank.fragmentation_bytes,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from ..config import load, shipped_fits
+from ..config import feasible, load, shipped_fits
 from ..config.document import Document
 from ..config.named_parts import Trust
 from ..config.scenario import from_document
@@ -25,7 +25,8 @@ from ..measurements.csv_tables import Row, count, number
 from ..measurements.training_rows import COLUMNS, dtype_of, gpu_of, model_of, scenario_of
 from ..memory.account import RankMemory
 from ..simulation import estimated_effort
-from ..simulation.simulate import simulate_scenario
+from ..simulation.memory_check import memory_of
+from ..simulation.simulate import layout_of, simulate_scenario
 from ..units import GB, GIB, TFLOP
 from .report import Predicted
 
@@ -104,9 +105,21 @@ def _run(text: str) -> Outcome | str:
 def _predicted(row: Row, outcome: Outcome | str, note: str) -> Predicted | UserError:
     if isinstance(outcome, str):
         return UserError(outcome)
+    error = math.log(outcome.high_s / outcome.step_s) / 2
+    return Predicted(outcome.step_s, error, memory_gb=_of_kind(row, outcome.memory), note=note or None)
+
+
+def memory_gb(row: Row) -> float:
+    """The predicted memory of a row in the unit of its kind, without its times. Raises `UserError` for what is not modelled."""
+    scenario = from_document(Document.of(scenario_of(row)[0]), Trust())
+    feasible.check(scenario)
+    return _of_kind(row, memory_of(scenario, layout_of(scenario)))
+
+
+def _of_kind(row: Row, memory: Sequence[RankMemory]) -> float:
+    """The memory of the fullest GPU that a row's kind of memory counts, in its unit."""
     kind = MEMORY.get(row["mem_kind"], ANY_MEMORY)
-    memory_gb = max(map(kind.of, outcome.memory)) / kind.unit
-    return Predicted(outcome.step_s, math.log(outcome.high_s / outcome.step_s) / 2, memory_gb=memory_gb, note=note or None)
+    return max(map(kind.of, memory)) / kind.unit
 
 
 def measured_memory_gb(row: Row) -> float | None:

@@ -112,6 +112,18 @@ class MemoryOverhead(Declared):
     fragmentation_fraction: Annotated[
         float, Limits(ge=0, le=1), Key("fragmentation"), "memory that the allocator cannot use, over the peak of activations"
     ] = 0.0
+    logit_bytes: Annotated[
+        int, Limits(ge=4, le=32), "bytes per logit at the peak of the loss, with gradients and copies, such as 12 in PyTorch"
+    ] = 6
+    tp_logit_bytes: Annotated[
+        int | None, Limits(ge=4, le=32), "the same where tensor-parallel ranks divide the vocabulary, if other copies are made"
+    ] = None
+    stage_results: Annotated[bool, "whether a stage keeps its result, once sent, until its backward pass"] = False
+    whole_gradients: Annotated[bool, "whether gradients of a whole stage are copied at once, as in DeepSpeed"] = False
+
+    def bytes_of_logit(self, tp: int) -> int:
+        """Bytes per logit at the peak of the loss, for a vocabulary that `tp` ranks divide."""
+        return self.tp_logit_bytes if tp > 1 and self.tp_logit_bytes else self.logit_bytes
 
 
 @documented

@@ -178,6 +178,10 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "nccl_buffer_bytes": (software(), 1e6),
         "nccl_channels": (software(), 8),
         "fragmentation_fraction": (software(), 0.1),
+        "logit_bytes": (software(), 20),
+        "tp_logit_bytes": (software(), 20),
+        "stage_results": (software(), True),
+        "whole_gradients": (software(), True),
     },
     Fusion: {
         "norm": (software(), False),

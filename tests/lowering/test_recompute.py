@@ -300,6 +300,10 @@ SOFTWARE = st.sampled_from([
 ])  # fmt: skip
 
 
+def without_memory(op: AnyOp) -> AnyOp:
+    return replace(op, held_bytes=0, freed_bytes=0, working_bytes=0)
+
+
 def without_and_with(recompute: Any, plan: dict[str, Any], software: tuple[str, str]) -> tuple[Scenario, Scenario]:
     """A drawn plan without recomputation, and with it; a draw that does not go together is left out."""
     framework, dtype = software
@@ -332,8 +336,8 @@ def test_the_passes_of_a_layer_hold_the_same_bytes_however_they_are_divided(
     assert not any(left.values())
     for order, as_before in zip(other.orders, one.orders, strict=True):
         for step, was in zip(order, as_before, strict=True):
-            kept = [replace(op, held_bytes=0, freed_bytes=0) for op in other.bodies[step.body].ops if op not in again((op,))]
-            ops = [replace(op, held_bytes=0, freed_bytes=0) for op in one.bodies[was.body].ops]
+            kept = [without_memory(op) for op in other.bodies[step.body].ops if op not in again((op,))]
+            ops = [without_memory(op) for op in one.bodies[was.body].ops]
             assert [replace(op, listed=False) if isinstance(op, Compute) else op for op in kept] == ops
 
 

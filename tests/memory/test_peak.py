@@ -37,7 +37,7 @@ def tokens_of(of: Scenario) -> int:
 def value(item: Item) -> float:
     """What the formula of an item comes to, read as a person reads it."""
     words = re.sub(r"[a-z]+", "", re.sub(r"\bx\b", "*", item.formula.replace(",", "")))
-    assert set(words) <= set("0123456789*+/() "), item
+    assert set(words) <= set("0123456789*+-/() "), item
     return float(eval(words))
 
 

@@ -1,16 +1,21 @@
 """Release of activations: the backward pass of a microbatch frees, layer by layer, the bytes that the forward pass holds.
 
-The last kernel of a layer in B, or in W where the backward pass is split, frees the bytes that the operators of the layer hold:
-activations for input gradients alone stay until then, as in the frameworks. So do activations that the backward pass recomputed.
-The last kernel of the pass frees the activations of a layer without a kernel in this pass.
+The last kernel of a layer in B, or in W where the backward pass is split, frees the bytes that the operators of the layer hold,
+and those that the backward pass recomputed. The last kernel of the pass frees the activations of a layer without a kernel in it.
+
+Where the backward pass is split, autograd frees in I what only input gradients read, and W has the inputs of linear layers and
+the gradients of their results (`WeightGradStore` in megatron/core/weight_grad_store.py of
+sail-sg/zero-bubble-pipeline-parallelism @7633c5f1). Reference: Qi et al., arXiv 2401.10241, on M_B and M_W.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from ...program.program import AnyOp, Body, Compute, Program
+from ...kernels import Gemm, Kernel, Part
+from ...program.program import AnyOp, Body, Compute, Program, Purpose
+from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 Place = tuple[int, bool]
 """(layer within the stage or -1, whether the operation is in a layer or behind the layers)."""
@@ -22,11 +27,39 @@ def release_activations(program: Program) -> Program:
     for order in program.orders:
         calls = {(step.stage, step.microbatch, step.phase): step.body for step in order}
         for step in order:
-            if step.phase in ("B", "W") and bodies[step.body] is program.bodies[step.body]:
-                phases = "FB" if step.phase == "B" else "FIW"
-                names = (calls[step.stage, step.microbatch, phase] for phase in phases)
-                bodies[step.body] = _releasing(program.bodies[step.body], *(program.bodies[name] for name in names))
+            body = program.bodies[step.body]
+            if step.phase == FORWARD or bodies[step.body] is not body:
+                continue
+            phases = {BACKWARD: "FB", INPUT_GRADIENT: "FIW", WEIGHT_GRADIENT: "FIW"}.get(step.phase, "")
+            passes = [bodies[calls[step.stage, step.microbatch, phase]] for phase in phases]
+            if step.phase == INPUT_GRADIENT:
+                bodies[step.body] = _between(body, passes[0], passes[2])
+            elif passes:
+                bodies[step.body] = _releasing(body, *passes)
     return replace(program, bodies=bodies)
+
+
+def _between(body: Body, forward: Body, weights: Body) -> Body:
+    """Input gradients that free what no weight gradient needs, and hold the gradients that weight gradients need."""
+    needed = {op.operator: op.kernel for op in weights.ops if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT}
+    own = {op.operator: op.name for op in body.ops if isinstance(op, Compute) and op.part is Part.INPUT_GRADIENT}
+    last = _last_kernels(body)
+    freed: dict[str, int] = {}
+    for ops in (forward.ops, body.ops[::-1]):
+        for place, op in _with_places(ops):
+            is_for_weights = not isinstance(op, Compute) or op.operator in needed
+            if op.purpose in (None, Purpose.RECOMPUTE) and not is_for_weights and (op.operator in own or place in last):
+                name = own.get(op.operator) or last[place]
+                freed[name] = freed.get(name, 0) + op.held_bytes - op.freed_bytes
+    holding = (replace(op, held_bytes=op.held_bytes + _gradient_bytes(op, needed)) for op in body.ops)
+    return _freeing(holding, freed)
+
+
+def _gradient_bytes(op: AnyOp, needed: Mapping[str, Kernel]) -> int:
+    """Bytes of the gradient of a result that a later weight gradient reads, in the format in which it is read."""
+    is_gemm = isinstance(op, Compute) and isinstance(op.kernel, Gemm) and op.part is Part.INPUT_GRADIENT
+    kernel = needed.get(op.operator) if is_gemm else None
+    return int(kernel.batch * kernel.k * kernel.n * kernel.operand_bytes) if isinstance(kernel, Gemm) else 0
 
 
 def _releasing(body: Body, forward: Body, *backward: Body) -> Body:
@@ -35,16 +68,27 @@ def _releasing(body: Body, forward: Body, *backward: Body) -> Body:
     for ops in (forward.ops, *(one.ops[::-1] for one in backward)):
         for place, op in _with_places(ops):
             held_bytes[place] = held_bytes.get(place, 0) + op.held_bytes - op.freed_bytes
-    last: dict[Place, str] = {}
-    for place, op in _with_places(reversed(body.ops)):
-        if isinstance(op, Compute):
-            last.setdefault(place, op.name)
+    last = _last_kernels(body)
     end = next((op.name for op in reversed(body.ops) if isinstance(op, Compute)), body.ops[-1].name)
     freed: dict[str, int] = {}
     for place, held in held_bytes.items():
         name = last.get(place, end)
         freed[name] = freed.get(name, 0) + held
-    return Body(tuple(replace(op, freed_bytes=op.freed_bytes + freed[op.name]) if op.name in freed else op for op in body.ops))
+    return _freeing(body.ops, freed)
+
+
+def _last_kernels(body: Body) -> dict[Place, str]:
+    """The last kernel of each place in a backward body."""
+    last: dict[Place, str] = {}
+    for place, op in _with_places(reversed(body.ops)):
+        if isinstance(op, Compute):
+            last.setdefault(place, op.name)
+    return last
+
+
+def _freeing(ops: Iterable[AnyOp], freed: Mapping[str, int]) -> Body:
+    """A body whose operations also free bytes, by name."""
+    return Body(tuple(replace(op, freed_bytes=op.freed_bytes + freed[op.name]) if op.name in freed else op for op in ops))
 
 
 def _with_places(ops: Iterable[AnyOp]) -> Iterator[tuple[Place, AnyOp]]:

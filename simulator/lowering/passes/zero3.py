@@ -65,22 +65,31 @@ class _Unit:
 def zero3(program: Program, state: ShardedState) -> Program:
     """Divides parameters, gradients and optimizer of a data-parallel program, and gathers parameters in every pass."""
     program = sharded(program, state)
+    used = [
+        group for rank in range(len(program.orders)) for of in _groups(program, rank, state).values() for group in of.values()
+    ]
+    # adapters reduce nothing in the group of a layer that only gathers
+    program = program.with_communicators(*(group for group in dict.fromkeys(used) if group.name not in program.communicators))
     bodies = dict(program.bodies)
     orders = tuple(tuple(_gathering(steps, rank, program, state, bodies)) for rank, steps in enumerate(program.orders))
     return replace(program, bodies=bodies, orders=orders)
+
+
+def _groups(program: Program, rank: int, state: ShardedState) -> dict[int, dict[Bucket, Communicator]]:
+    """The ranks that divide each bucket of the stages of a rank, where there are several."""
+    return {
+        stage: {
+            b: state.group(replicas_of(program, stage, b)) for b in of if replica_count(program, stage, state.replicas, b) > 1
+        }
+        for stage, of in parameters_by_stage(program, rank, frozen=True).items()
+    }
 
 
 def _gathering(
     steps: tuple[Step, ...], rank: int, program: Program, state: ShardedState, bodies: dict[str, Body]
 ) -> Iterator[Step]:
     """The steps of a rank, where each pass gathers what it needs and what is not there from passes before."""
-    buckets = parameters_by_stage(program, rank, frozen=True)
-    groups = {
-        stage: {
-            b: state.group(replicas_of(program, stage, b)) for b in of if replica_count(program, stage, state.replicas, b) > 1
-        }
-        for stage, of in buckets.items()
-    }
+    buckets, groups = parameters_by_stage(program, rank, frozen=True), _groups(program, rank, state)
     first = first_forward(steps)
     present: dict[int, AbstractSet[Bucket]] = {stage: frozenset() for stage in buckets}
     before: tuple[Key, ...] = ()

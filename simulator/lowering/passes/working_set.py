@@ -1,0 +1,94 @@
+"""Working sets: the tensors that an operation reads and writes while it runs, beside what is held for the backward pass.
+
+A forward operation reads its input and writes its result; what it keeps for the backward pass is held already. A backward
+operation reads the gradient of its result and writes that of its input. The gradient of a weight is a tensor of its own where no
+GEMM adds it to earlier gradients, and that of a table is always one, as large as the table (`torch.nn.Embedding` unless it is
+`sparse`; megatron/core/tensor_parallel/layers.py of NVIDIA/Megatron-LM). Weights are no part of a working set.
+
+The loss has copies of the logits of its own, whose number the framework states (`MemoryOverhead.logit_bytes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ...kernels import FP32_BYTES, Gemm, Kernel, Part, Rowwise, Split
+from ...program.program import ACTIVATION, AnyOp, Body, Compute, Program, Purpose
+from ...program.slot import FORWARD, KINDS
+
+LOSS = (Split.LOSS, Split.INNER)
+"""How ranks divide the kernels of the loss, which are those behind the layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes that working sets need."""
+
+    element_bytes: int
+    logit_bytes: int
+    """Bytes of a logit at the peak of the loss."""
+    gradients_elsewhere: bool
+    """Whether the gradients of weights are counted with the buffers of their reductions."""
+
+
+def working_sets(program: Program, sizes: Sizes) -> Program:
+    """The program with the bytes that each kernel of a pass takes while it runs."""
+    bodies = dict(program.bodies)
+    for order in program.orders:
+        forward = {(step.stage, step.microbatch): program.bodies[step.body] for step in order if step.phase == FORWARD}
+        for step in order:
+            body = program.bodies[step.body]
+            if step.phase in KINDS and bodies[step.body] is body:
+                bodies[step.body] = Body(tuple(_working(body, forward[step.stage, step.microbatch], sizes)))
+    return replace(program, bodies=bodies)
+
+
+def keep_results(program: Program, sent_bytes: int) -> Program:
+    """The program in which a stage keeps the result that it has sent, if it has bytes, until its backward pass."""
+    bodies = dict(program.bodies)
+    for order in program.orders:
+        for step in order:
+            sends = any(key[0] == ACTIVATION for _, key in step.outputs)
+            if step.phase == FORWARD and sends and bodies[step.body] is program.bodies[step.body]:
+                *ops, last = bodies[step.body].ops
+                bodies[step.body] = Body((*ops, replace(last, held_bytes=last.held_bytes + sent_bytes)))
+    return replace(program, bodies=bodies)
+
+
+def _working(body: Body, forward: Body, sizes: Sizes) -> Iterator[AnyOp]:
+    """The operations of a body with their working sets; `forward` is the forward pass of the same microbatch."""
+    inputs = {op.operator: op for op in forward.ops if isinstance(op, Compute) and op.operator == op.name}
+    added = {op.operator for op in body.ops if op.purpose is Purpose.ACCUMULATE}
+    for op in body.ops:
+        first = inputs.get(op.operator)
+        if isinstance(op, Compute) and first and op.purpose in (None, Purpose.ACCUMULATE, Purpose.RECOMPUTE):
+            yield replace(op, working_bytes=int(_working_bytes(op, first, sizes, makes_gradient=op.operator in added)))
+        else:
+            yield op
+
+
+def _working_bytes(op: Compute, first: Compute, sizes: Sizes, *, makes_gradient: bool) -> float:
+    """Bytes that an operation takes while it runs; `first` is the forward operation of its operator."""
+    kernel, gradient_bytes = op.kernel, 0.0
+    if op.layer < 0 and op.split in LOSS:
+        logits = kernel.rows * kernel.columns if isinstance(kernel, Rowwise) else 0
+        return logits * max(0, sizes.logit_bytes - FP32_BYTES)
+    if op.part is Part.FORWARD:
+        return max(0.0, _tensors_bytes(op, kernel) - op.held_bytes)
+    if op.part is Part.WEIGHT_GRADIENT and not sizes.gradients_elsewhere and (op.split is Split.LOOKUP or makes_gradient):
+        gradient_bytes = first.parameters * sizes.element_bytes
+    if op.purpose is Purpose.ACCUMULATE:
+        return gradient_bytes
+    if op.part is Part.WEIGHT_GRADIENT and isinstance(kernel, Gemm):
+        # m inputs, n outputs, k tokens: the gradient of the result and, already made, that of the input
+        return gradient_bytes + kernel.batch * kernel.k * (kernel.m + kernel.n) * kernel.element_bytes
+    kept_bytes = 0 if isinstance(kernel, Gemm) and op.split is not Split.HEADS else first.held_bytes
+    return gradient_bytes + max(0.0, _tensors_bytes(op, kernel) - kept_bytes)
+
+
+def _tensors_bytes(op: Compute, kernel: Kernel) -> float:
+    """Bytes of the tensors that a kernel reads and writes, without weights."""
+    if isinstance(kernel, Gemm) and op.split is not Split.HEADS:
+        return kernel.batch * kernel.m * (kernel.n + kernel.k) * kernel.element_bytes
+    return kernel.traffic_bytes

@@ -1,0 +1,145 @@
+"""Memory beside activations, by hand: working sets, logits, results of stages, and gradients at the end of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import simulator as sim
+from simulator.kernels import Part
+from simulator.memory.account import RankMemory
+from simulator.program.holdings import Holding
+from simulator.program.program import AnyOp, Purpose
+from simulator.program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from simulator.simulation.memory_check import memory_of
+from simulator.simulation.runnable import RunnableScenario as Scenario
+from simulator.simulation.simulate import layout_of, program_of
+from simulator.workload.framework import Framework, Fusion, MemoryOverhead
+
+from ..small_scenarios import scenario, small_cluster, small_model
+
+TOKENS, HIDDEN, INNER, VOCAB = 128, 512, 1408, 4096
+GRADIENTS = "gradients at the end of a step"
+
+
+def of(plan: Any = None, *, model: Any = None, dtype: str = "bf16", sequence: int = TOKENS, **framework: Any) -> Scenario:
+    job = sim.Job(sequence, 8, 1, dtype=dtype)  # type: ignore[arg-type]
+    return scenario(
+        model or small_model(layers=2), small_cluster(1), plan or sim.Plan(dp=4), job, framework=Framework(**framework)
+    )
+
+
+def ops_of(chosen: Scenario, phase: str) -> list[AnyOp]:
+    """The operations of the last body of a phase."""
+    program = program_of(chosen)
+    (name,) = {step.body for step in program.orders[-1] if step.phase == phase and "reducing" not in step.body}
+    return list(program.bodies[name].ops)
+
+
+def working(chosen: Scenario, operator: str, part: Part, purpose: Purpose | None = None) -> int:
+    """Bytes of the working set of an operator of the model, in units of an element of two bytes for each token."""
+    found = (op for op in ops_of(chosen, FORWARD if part is Part.FORWARD else BACKWARD) if op.operator == operator)
+    (size_bytes,) = (op.working_bytes for op in found if op.part is part and op.purpose is purpose)
+    assert size_bytes % (2 * TOKENS) == 0
+    return size_bytes // (2 * TOKENS)
+
+
+def memory(chosen: Scenario) -> tuple[RankMemory, ...]:
+    return memory_of(chosen, layout_of(chosen))
+
+
+def item(rank: RankMemory, what: str) -> int:
+    return sum(one.size_bytes for one in rank.items if one.what == what)
+
+
+def test_t11_6_a_working_set_is_what_a_kernel_reads_and_writes_and_nobody_holds() -> None:
+    chosen = of()
+    assert working(chosen, "0.mlp_up", Part.FORWARD) == 2 * INNER  # its input is held
+    assert working(chosen, "0.gated_activation", Part.FORWARD) == INNER
+    assert working(chosen, "0.mlp_residual", Part.FORWARD) == 3 * HIDDEN
+    assert working(chosen, "0.gated_activation", Part.INPUT_GRADIENT) == 3 * INNER
+    assert (
+        working(chosen, "0.mlp_down", Part.INPUT_GRADIENT)
+        == working(chosen, "0.mlp_down", Part.WEIGHT_GRADIENT)
+        == HIDDEN + INNER
+    )
+
+
+def test_t11_6_gradients_of_tables_and_of_weights_that_are_added_by_a_kernel() -> None:
+    table, weight = VOCAB * HIDDEN // TOKENS, HIDDEN * INNER // TOKENS
+    assert working(of(), "embedding", Part.WEIGHT_GRADIENT) == 3 * HIDDEN + table
+    apart = of(fusion=Fusion(accumulation=False))
+    assert working(apart, "0.mlp_down", Part.WEIGHT_GRADIENT) == HIDDEN + INNER + weight
+    assert working(apart, "0.mlp_down", Part.WEIGHT_GRADIENT, Purpose.ACCUMULATE) == weight
+    fsdp = program_of(of(sim.Plan(dp=4, sharding="fsdp")))
+    found = [
+        op for body in fsdp.bodies.values() for op in body.ops if (op.operator, op.part) == ("embedding", Part.WEIGHT_GRADIENT)
+    ]
+    assert {op.working_bytes for op in found if op.purpose is None} == {2 * TOKENS * 3 * HIDDEN}
+
+
+def test_t11_6_the_peak_is_higher_by_what_the_largest_sum_has_more() -> None:
+    """All activations are held when the gradient of the logits makes that of their input."""
+    (rank,) = memory(of(model=small_model(layers=8)))
+    assert rank.working_bytes == rank.bytes_of(Holding.WORKSPACE) == 2 * TOKENS * (VOCAB + HIDDEN)
+    assert rank.total_bytes == rank.static_bytes + rank.activations_bytes
+
+
+@pytest.mark.parametrize(("tp", "each"), [(1, 10), (2, 16)])
+def test_t11_7_copies_of_logits(tp: int, each: int) -> None:
+    overhead = MemoryOverhead(logit_bytes=10, tp_logit_bytes=16)
+    chosen = of(sim.Plan(tp=tp), memory=overhead)
+    for phase in (FORWARD, BACKWARD):
+        (size_bytes,) = {op.working_bytes for op in ops_of(chosen, phase) if op.operator == "cross_entropy" and op.working_bytes}
+        assert size_bytes == TOKENS * VOCAB // tp * (each - 4)
+    held = [op.held_bytes for op in ops_of(chosen, FORWARD) if op.operator == "cross_entropy" and op.held_bytes]
+    assert held == [TOKENS * VOCAB // tp * 4]
+
+
+def test_t11_8_a_stage_keeps_its_result_for_every_microbatch_in_flight() -> None:
+    plan, model = sim.Plan(pp=4), small_model(layers=8)
+    plain, keeping = (memory(of(plan, model=model, memory=MemoryOverhead(stage_results=keeps))) for keeps in (False, True))
+    more = [after.activations_bytes - before.activations_bytes for before, after in zip(plain, keeping, strict=True)]
+    assert more == [count * TOKENS * HIDDEN * 2 for count in (4, 3, 2, 0)]
+
+
+def test_t11_9_an_optimizer_copies_gradients_of_16_bits_to_fp32() -> None:
+    for sharding, shards in (("none", 1), ("zero1", 4)):
+        chosen = of(sim.Plan(dp=4, sharding=sharding), sequence=8, dtype="fp16", gradients="fp16")
+        (rank,) = memory(chosen)
+        tensors = rank.activations_bytes + item(rank, "kernels at the peak")
+        assert item(rank, GRADIENTS) == max(0, 4 * -(-chosen.model.parameters // shards) - tensors)
+        assert item(memory(of(sim.Plan(dp=4, sharding=sharding), sequence=8))[0], GRADIENTS) == 0
+
+
+def test_t11_10_gradients_that_are_copied_as_a_whole() -> None:
+    """DeepSpeed: 8 + 12/d bytes for each parameter in bf16 and 2 more at the end; 4 + 12/d in fp16, and a buffer and 6/d more."""
+    whole, plan = MemoryOverhead(whole_gradients=True), sim.Plan(dp=4, sharding="zero1")
+    wide = of(plan, sequence=8, memory=whole)
+    (rank,) = memory(wide)
+    count, tensors = wide.model.parameters, rank.activations_bytes + item(rank, "kernels at the peak")
+    assert rank.parameters_bytes + rank.gradients_bytes == 8 * count
+    assert item(rank, GRADIENTS) == 2 * count - tensors
+    assert rank.fragmentation_bytes == tensors
+    (rank,) = memory(of(plan, sequence=8, dtype="fp16", gradients="fp16", memory=whole))
+    assert rank.parameters_bytes + rank.gradients_bytes == 4 * count
+    assert item(rank, GRADIENTS) == 1_000_000_000 + 6 * -(-count // 4) - tensors
+
+
+def test_t11_1_between_input_and_weight_gradients_a_layer_of_a_gpt_holds_32_sbh() -> None:
+    """34 sbh + 5 a s^2 b before: of inputs of linear layers 14 sbh, of gradients of their results 18 sbh (arXiv 2401.10241)."""
+    gpt = sim.model(
+        {"layers": 2, "hidden": 512, "heads": 8, "vocab": 4096, "bias": True, "activation": "gelu", "norm": "layernorm"}
+    )
+    plan = sim.Plan(pp=2, schedule="zb-h1")
+    chosen = of(plan, model=gpt, attention="unfused", dropout=True, fusion=Fusion(bias_dropout_add=True, bias_activation=True))
+    program, left = program_of(chosen), {}
+    for phase in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT):
+        body = next(step.body for step in program.orders[0] if step.phase == phase)
+        ops = [op for op in program.bodies[body].ops if op.layer == 0]
+        left[phase] = sum(op.held_bytes - op.freed_bytes for op in ops)
+    sbh, scores = TOKENS * HIDDEN, 5 * 8 * TOKENS**2
+    assert left[FORWARD] == 34 * sbh + scores
+    assert left[FORWARD] + left[INPUT_GRADIENT] == 32 * sbh
+    assert sum(left.values()) == 0
