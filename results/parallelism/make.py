@@ -196,7 +196,14 @@ def picture(rows: Sequence[Row]) -> Drawing:
         handles = [
             Patch(color=colours[name], label=f"exposed {name}" if len(name) == 2 or name == "offload" else name) for name in used
         ]
-        axes.legend(handles=handles, ncols=4, loc="lower left", bbox_to_anchor=(-0.01, 1.0), frameon=False, fontsize=9)
+        axes.legend(
+            handles=handles,
+            ncols=4 if axes is left else 3,
+            loc="lower left",
+            bbox_to_anchor=(-0.01, 1.0),
+            frameon=False,
+            fontsize=9,
+        )
         axes.spines[["top", "right"]].set_visible(False)
     right.axvline(capacity_gib, color="black", linestyle="--", linewidth=1)
     right.text(capacity_gib + 1.5, len(rows) - 1, f"{capacity_gib:.1f} GiB of an H100", va="center", fontsize=9)
