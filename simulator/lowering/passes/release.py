@@ -51,7 +51,12 @@ def _between(body: Body, forward: Body, weights: Body) -> Body:
             if op.purpose in (None, Purpose.RECOMPUTE) and not is_for_weights and (op.operator in own or place in last):
                 name = own.get(op.operator) or last[place]
                 freed[name] = freed.get(name, 0) + op.held_bytes - op.freed_bytes
-    holding = (replace(op, held_bytes=op.held_bytes + _gradient_bytes(op, needed)) for op in body.ops)
+    # the first of several pieces of a GEMM holds the gradient for all of them
+    first = {op.operator: op.name for op in reversed(body.ops) if _gradient_bytes(op, needed)}
+    holding = (
+        replace(op, held_bytes=op.held_bytes + _gradient_bytes(op, needed)) if op.name in first.values() else op
+        for op in body.ops
+    )
     return _freeing(holding, freed)
 
 
