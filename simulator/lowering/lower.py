@@ -69,6 +69,8 @@ PARTS = {
     WEIGHT_GRADIENT: (Part.WEIGHT_GRADIENT,),
 }
 """The parts of an operator that run in a slot of each kind."""
+Unequal = tuple[Load | None, int | None]
+"""What distinguishes the ranks of a role: the load of their experts, or their position in a ring without balance."""
 VOCABULARY_MULTIPLE = 128
 """A vocabulary that tensor-parallel ranks cannot divide evenly is padded to this many rows per rank, as Megatron pads it."""
 
@@ -82,7 +84,7 @@ def lower(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framew
     of_roles = loads(model, plan, tokens)
     positions: Sequence[int | None] = (None,) if plan.cp_balance else range(plan.cp)
     programs = [
-        _lowered(model, plan, job, layout, dp=dp, framework=framework, steps=steps, load=load, position=position)
+        _lowered(model, plan, job, layout, dp=dp, framework=framework, steps=steps, role=(load, position))
         for load in of_roles.values()
         for position in positions
     ]
@@ -91,18 +93,9 @@ def lower(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framew
 
 
 def _lowered(
-    model: Model,
-    plan: Plan,
-    job: Job,
-    layout: Layout,
-    *,
-    dp: int,
-    framework: Framework,
-    steps: int | None,
-    load: Load | None,
-    position: int | None,
+    model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, steps: int | None, role: Unequal
 ) -> Program:
-    """The program of every pipeline rank, for ranks whose experts have a load, or at a position in a ring without balance."""
+    """The program of every pipeline rank, for ranks of a role."""
     overlap, sequence, sharding = plan.overlap.over(framework.overlap), plan.uses_sequence_parallel, plan.full_sharding
     shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes
     reduced_bytes = ELEMENT_BYTES[sharding.reduce_dtype] if sharding.reduce_dtype else gradient_bytes
@@ -115,11 +108,7 @@ def _lowered(
     if plan.shares_vocabulary:
         program = vocabulary(program, SharedVocabulary(plan.vocabulary, tokens // shares, model.hidden, element_bytes))
     program = tensor_parallel(program, plan.tp, sequence=sequence, overlap=overlap.tp is not False)
-    program = context_parallel(
-        program, ContextParallel(plan.cp, plan.divides_heads_by, plan.cp_kind == "all-gather", plan.overlap.cp, position)
-    )
-    if model.experts:
-        program = expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp, load))
+    program = _divided(program, model, plan, job, tokens, role)
     program = quantise(program, narrow) if narrow else program
     if overlap.tp == "decomposed" and sequence and plan.tp > 1 and not job.lora:
         program = decomposed_gemms(program, plan.tp)
@@ -162,6 +151,16 @@ def _lowered(
     program = program if overlap.pp else blocking(program, layout)
     program = side_by_side(program) if plan.exchanges_beside_compute(framework.overlap) else program
     return between_norms(program) if steps is None else repeat(program, steps)
+
+
+def _divided(program: Program, model: Model, plan: Plan, job: Job, tokens: int, role: Unequal) -> Program:
+    """The program of ranks that share sequences and experts."""
+    load, position = role
+    gathers, beside = plan.cp_kind == "all-gather", plan.overlap.cp
+    program = context_parallel(program, ContextParallel(plan.cp, plan.divides_heads_by, gathers, beside, position))
+    if not model.experts:
+        return program
+    return expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp, load))
 
 
 def _with_memory(
