@@ -16,7 +16,9 @@ from typing import Any
 from . import escape
 
 MOST_LISTED = 32
-"""Most names that a hint lists in full, and most faults that a message lists."""
+"""Most faults that a message lists."""
+MOST_LETTERS = 400
+"""Most letters of the names that a hint lists in full."""
 ALIKE = 0.7
 """Similarity from which a word counts as a misspelling of another one."""
 MOST_SHOWN, MOST_BITS = 60, 128
@@ -149,7 +151,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The hint for an unknown word: the nearest known word first, then the list (the nearest dozen of a long list)."""
     names = sorted(known)
     close = nearest(word, names)
-    listed = names if len(names) <= MOST_LISTED else get_close_matches(word[:MOST_SHOWN].lower(), names, n=12, cutoff=0.0)
+    listed = (
+        names if sum(map(len, names)) <= MOST_LETTERS else get_close_matches(word[:MOST_SHOWN].lower(), names, n=12, cutoff=0.0)
+    )
     listing = f"known: {', '.join(listed)}" + ("" if len(listed) == len(names) else ", ...")
     return f"did you mean {close!r}? {listing}" if close else listing
 

@@ -112,7 +112,7 @@ def leaves(schema: type[Declared]) -> Iterator[str]:
 
 @pytest.mark.parametrize("field", [*leaves(ScenarioFile)])
 def test_a_setting_overrides_any_field_and_is_where_a_fault_is_placed(field: str, folder: Path) -> None:
-    wrong = "[[1]]"
+    wrong = "[[[1]]]"
     with pytest.raises(UserError) as refused:
         sim.load(folder / "scenario.yaml", [f"{field}={wrong}"])
     assert all(fault.where == f"--set {field}={wrong}" and field in fault.message for fault in refused.value.faults)

@@ -244,12 +244,15 @@ def test_a_small_model_is_bound_by_launches_and_graphs_free_it() -> None:
 
 
 def test_t9_8_overlap_is_the_plans_and_else_the_frameworks() -> None:
-    software = sim.framework("megatron-lm-2021")
-    base = replace(scenario(), framework=software)
-    assert base.as_dict()["plan"]["overlap"] == {"dp": False, "tp": False, "pp": False, "ep": False, "cp": True}
+    base = replace(scenario(), framework=sim.framework("megatron-lm-2021"))
     said = replace(base, plan=replace(base.plan, overlap=sim.Overlap(dp=True)))
-    assert said.as_dict()["plan"]["overlap"] == {"dp": True, "tp": False, "pp": False, "ep": False, "cp": True}
-    assert scenario().as_dict()["plan"]["overlap"] == {"dp": True, "tp": False, "pp": True, "ep": False, "cp": True}
+
+    def used(chosen: Scenario) -> dict[str, bool]:
+        return {axis: beside for axis, beside in chosen.as_dict()["plan"]["overlap"].items() if axis != "weight_gradients"}
+
+    assert used(base) == {"dp": False, "tp": False, "pp": False, "ep": False, "cp": True}
+    assert used(said) == {"dp": True, "tp": False, "pp": False, "ep": False, "cp": True}
+    assert used(scenario()) == {"dp": True, "tp": False, "pp": True, "ep": False, "cp": True}
 
 
 def test_t9_8_sharding_and_recomputation_are_the_plans_and_else_the_frameworks() -> None:
