@@ -367,3 +367,18 @@ def test_an_out_of_memory_suggests_what_is_not_done_yet() -> None:
     assert "recompute: full" in remedies(of("none"))
     assert "recompute: full" in remedies(of("selective"))
     assert "recompute" not in remedies(of("full"))
+
+
+def test_t12_6_ranks_whose_experts_have_no_rows_repeat_the_same_collectives() -> None:
+    model = small_model(1, experts=8, experts_per_token=2)
+    given = sim.Moe((4, 1, 3, 0, 2, 5, 1, 1))
+    plan = sim.Plan(dp=8, ep=8, recompute=sim.Recompute("full", early_stop=True), moe=given)
+    unequal = scenario(model, small_cluster(2), plan, sim.Job(sequence_length=TOKENS, global_batch=8))
+    program = program_of(unequal)
+    repeated = []
+    for order in program.orders:
+        ops = [op for step in order for op in program.bodies[step.body].ops if op.purpose is Purpose.RECOMPUTE]
+        repeated.append(sum(isinstance(op, Collective) for op in ops))
+    assert len(program.roles) > 2
+    assert len(set(repeated)) == 1
+    assert repeated[0] > 0

@@ -137,7 +137,11 @@ def _repeated(segment: _Segment, held: dict[str, int], *, early_stop: bool) -> I
 
 def _until_needed(ops: tuple[AnyOp, ...], holds: dict[str, int]) -> tuple[tuple[AnyOp, ...], int]:
     """The operations up to the last one whose result is needed, and the bytes of this result if a later operation holds it."""
-    last = max((i for i, op in enumerate(ops) if holds[op.name]), default=0)
+    needed = [i for i, op in enumerate(ops) if holds[op.name]]
+    of_experts = [i for i, op in enumerate(ops) if isinstance(op, Compute) and op.expert]
+    if not any(holds[ops[i].name] for i in of_experts):
+        needed += of_experts  # a rank without rows takes part in the same collectives as those with rows
+    last = max(needed, default=0)
     if _made_bytes(ops[last]):
         end = max(i for i, op in enumerate(ops) if op.operator == ops[last].operator)
         return ops[: end + 1], 0
