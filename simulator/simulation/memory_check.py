@@ -96,9 +96,9 @@ def _copies_every_gradient(scenario: Scenario) -> bool:
 
 def host_bytes(scenario: Scenario, memory: Sequence[RankMemory]) -> int:
     """Bytes that the host of a node holds, for the node that holds most."""
-    of_stage = np.array([rank.host_bytes for rank in memory])
-    nodes = derived.gpus_of(scenario) // scenario.cluster.gpus_per_node
-    return int(np.bincount(nodes, of_stage[derived.mesh_of(scenario).coordinate("pp")]).max())
+    of_stage, stage = np.array([rank.host_bytes for rank in memory]), derived.mesh_of(scenario).coordinate("pp")
+    nodes = derived.gpus_of(scenario)[: len(stage)] // scenario.cluster.gpus_per_node
+    return int(np.bincount(nodes, of_stage[stage]).max())
 
 
 def host_capacity_bytes(scenario: Scenario) -> float:

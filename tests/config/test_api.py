@@ -44,7 +44,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str]] = {
     "half a node": (lambda: sim.cluster("dgx-h100", nodes=2.5), "cluster.nodes should be a whole number", "write 2 or 3"),
     "a bare bandwidth": (lambda: sim.cluster("dgx-h100", pcie=63), "cluster.pcie: 63 is a bare number", "400 Gbit/s"),
     "a number as a file": (lambda: sim.load(3), "3 is no file and no name", "scenario.yaml"),  # type: ignore[arg-type]
-    "an unknown scenario": (lambda: sim.load("nope"), "no scenario 'nope'", "llama3-70b-64xh100"),
+    "an unknown scenario": (lambda: sim.load("llama3-70b"), "no scenario 'llama3-70b'", "did you mean 'llama3-70b-64xh100'?"),
     "a missing file": (lambda: sim.load(Path("nope.yaml")), "no file 'nope.yaml'", ""),
     "a list as a scenario": (lambda: sim.scenario([]), "not a list", "scenario.yaml"),  # type: ignore[arg-type]
     "a scenario without a cluster": (lambda: sim.scenario({"model": SHAPE}), "cluster is missing", "dgx-h100"),
