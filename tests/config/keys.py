@@ -179,7 +179,7 @@ CASES: dict[str, Case] = {
     "plan.overlap.tp": Case("decomposed"),
     "plan.overlap.pp": Case(False),
     "plan.overlap.ep": Case(True, BESIDE),
-    "plan.overlap.weight_gradients": Case(True, MOE),
+    "plan.overlap.weight_gradients": Case(True, BESIDE),
     "plan.overlap.cp": Case(False, SHARED),
     "job.sequence_length": Case(2048),
     "job.global_batch": Case(64),

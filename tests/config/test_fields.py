@@ -216,6 +216,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "dp": (software(), False),
         "tp": (software(), True),
         "pp": (software(), False),
+        "ep": (mixture(sim.Plan(pp=2, ep=4, schedule="interleaved", chunks=2)), True),
         "parameter_gather": (replace(software(), plan=sim.Plan(tp=2, pp=2, sharding="zero1")), False),
     },
     sim.Fidelity: {
