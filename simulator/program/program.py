@@ -149,6 +149,23 @@ class Collective(Op):
     communicator have the same matrix."""
 
 
+def collective_for(op: Op, group: Communicator, purpose: Purpose, kind: str, payload_bytes: int, word: str = "") -> Collective:
+    """A collective of a group for an operation, on the stream of the group. Its name is that of the operation and a word, which
+    is its purpose if left out.
+    """
+    return Collective(
+        name=f"{op.name}.{word or purpose.value}",
+        streams=(group.name,),
+        layer=op.layer,
+        purpose=purpose,
+        part=op.part,
+        operator=op.operator,
+        communicator=group.name,
+        kind=kind,
+        payload_bytes=payload_bytes,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer(Op):
     """One end of a point-to-point transfer: `sends` is true at the source and false at the target."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from ...errors import InvariantBroken
 from ...kernels import Gemm, Part, Split
-from ...program.program import AnyOp, Collective, Communicator, Compute, Purpose
+from ...program.program import AnyOp, Communicator, Compute, Purpose, collective_for
 
 
 def divided_adapter(op: Compute, group: Communicator, tp: int, *, sequence: bool) -> Iterator[AnyOp]:
@@ -27,7 +27,7 @@ def divided_adapter(op: Compute, group: Communicator, tp: int, *, sequence: bool
     forward, back, by_inputs = op.part is Part.FORWARD, op.part is Part.INPUT_GRADIENT, first and not column
     if back and sequence and not first and not column:
         result_bytes = int(kernel.m * kernel.k * kernel.element_bytes)
-        yield _collective(op, group, Purpose.GATHER, "all_gather", result_bytes)
+        yield collective_for(op, group, Purpose.GATHER, "all_gather", result_bytes)
     yield replace(
         op,
         kernel=kernel.split(Split.ROW if by_inputs else Split.COLUMN, tp),
@@ -35,20 +35,6 @@ def divided_adapter(op: Compute, group: Communicator, tp: int, *, sequence: bool
         held_bytes=op.held_bytes // tp if by_inputs else op.held_bytes,
     )
     if forward and first is column:
-        yield _collective(op, group, Purpose.GATHER, "all_gather", kernel.result_bytes)
+        yield collective_for(op, group, Purpose.GATHER, "all_gather", kernel.result_bytes)
     if (forward and by_inputs) or (back and (not first or (column and not sequence))):
-        yield _collective(op, group, Purpose.REDUCE, "all_reduce", kernel.result_bytes)
-
-
-def _collective(op: Compute, group: Communicator, purpose: Purpose, kind: str, payload_bytes: int) -> Collective:
-    return Collective(
-        name=f"{op.name}.{purpose.value}",
-        streams=(group.name,),
-        layer=op.layer,
-        purpose=purpose,
-        part=op.part,
-        operator=op.operator,
-        communicator=group.name,
-        kind=kind,
-        payload_bytes=payload_bytes,
-    )
+        yield collective_for(op, group, Purpose.REDUCE, "all_reduce", kernel.result_bytes)

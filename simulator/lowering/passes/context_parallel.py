@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...kernels import Attention, Part, Rowwise, Split
-from ...program.program import COMPUTE, AnyOp, Collective, Communicator, Compute, Program, Purpose, Wait
+from ...program.program import COMPUTE, AnyOp, Communicator, Compute, Program, Purpose, Wait, collective_for
 
 CP = Communicator("cp", "cp", ("cp",))
 KEYS, VALUES, QUERIES, RESULT = "keys", "values", "queries", "result"
@@ -87,7 +87,9 @@ def _divided_by_heads(op: Compute, local: Attention, plan: ContextParallel) -> I
 
     def exchanged(names: tuple[str, ...]) -> Iterator[AnyOp]:
         for name in names if parts > 1 else ():
-            yield _collective(op, f"all-to-all of {name}", plan.heads_group, "alltoall", _tensor_bytes(kernel, name))
+            yield collective_for(
+                op, plan.heads_group, Purpose.EXCHANGE, "alltoall", _tensor_bytes(kernel, name), f"all-to-all of {name}"
+            )
 
     # copies of key heads are kept for the backward pass, as every input of attention is
     copies_bytes = _tensor_bytes(kernel, KEYS, VALUES) - _tensor_bytes(local, KEYS, VALUES)
@@ -124,7 +126,7 @@ def _ring(op: Compute, own: Attention, plan: ContextParallel, kernels: Sequence[
     for i, kernel in enumerate(kernels if forward else reversed(kernels)):
         # keys and values leave during their step, their gradients one step later
         sent_bytes = share_bytes * ((i < last_step) + (i > 0 and not forward))
-        exchange = _collective(op, f"exchange {i}", plan.keys_group, "exchange", sent_bytes)
+        exchange = collective_for(op, plan.keys_group, Purpose.EXCHANGE, "exchange", sent_bytes, f"exchange {i}")
         if sent_bytes:
             yield replace(exchange, detached=True, after=(step.name,) if forward and i else None, held_bytes=sent_bytes)
         name, after = (f"{op.name}.step {i}", (last.name, arrived)) if i else (op.name, None)
@@ -149,13 +151,13 @@ def _gathered(op: Compute, own: Attention, plan: ContextParallel) -> Iterator[An
     whole_bytes = {name: plan.steps * _tensor_bytes(own, name) for name in (KEYS, VALUES)}
     both_bytes = sum(whole_bytes.values())
     for name, payload_bytes in whole_bytes.items():
-        gather = _collective(op, f"gather {name}", plan.keys_group, "all_gather", payload_bytes)
+        gather = collective_for(op, plan.keys_group, Purpose.EXCHANGE, "all_gather", payload_bytes, f"gather {name}")
         yield replace(gather, held_bytes=payload_bytes)
     # backward, gradients of all keys and values are held beside them
     yield replace(op, kernel=early, held_bytes=op.held_bytes + (0 if forward else both_bytes))
     yield replace(op, name=f"{op.name}.chunk 1", kernel=late, held_bytes=0, freed_bytes=both_bytes)
     for name, payload_bytes in () if forward else whole_bytes.items():
-        scatter = _collective(op, f"scatter {name}", plan.keys_group, "reduce_scatter", payload_bytes)
+        scatter = collective_for(op, plan.keys_group, Purpose.EXCHANGE, "reduce_scatter", payload_bytes, f"scatter {name}")
         yield replace(scatter, freed_bytes=payload_bytes)
 
 
@@ -193,18 +195,3 @@ def _tensor_bytes(kernel: Attention, *names: str) -> int:
         RESULT: kernel.heads * value_depth,
     }
     return kernel.batch * kernel.seq * sum(of_token[name] for name in names) * kernel.element_bytes
-
-
-def _collective(op: Compute, name: str, group: Communicator, kind: str, payload_bytes: int) -> Collective:
-    """A collective of ranks that share sequences, for an attention operator."""
-    return Collective(
-        name=f"{op.name}.{name}",
-        streams=(group.name,),
-        layer=op.layer,
-        purpose=Purpose.EXCHANGE,
-        part=op.part,
-        operator=op.operator,
-        communicator=group.name,
-        kind=kind,
-        payload_bytes=payload_bytes,
-    )

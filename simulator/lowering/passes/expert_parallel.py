@@ -27,7 +27,7 @@ from math import ceil, comb
 
 from ...kernels import DIMENSIONS, NARROW_BYTES, Gemm, Kernel, Part, Rowwise, Split
 from ...plan.plan import Plan
-from ...program.program import AnyOp, Body, Collective, Communicator, Compute, Program, Purpose
+from ...program.program import AnyOp, Body, Collective, Communicator, Compute, Program, Purpose, collective_for
 from ...workload.job import Job
 from ...workload.model import Model
 from ..routing import Load
@@ -254,17 +254,8 @@ def _sort(op: Compute, plan: ExpertParallel, name: str) -> Iterator[Compute]:
 
 def _collective(op: Compute, purpose: Purpose, group: Communicator, kind: str, payload_bytes: int) -> Collective:
     """A collective of the experts of a layer."""
-    return Collective(
-        name=f"{op.name}.{purpose.value} over {group.name}",
-        streams=(group.name,),
-        layer=op.layer,
-        purpose=purpose,
-        part=_passing(op),
-        operator=f"{op.operator} {purpose.value}",
-        communicator=group.name,
-        kind=kind,
-        payload_bytes=payload_bytes,
-    )
+    found = collective_for(op, group, purpose, kind, payload_bytes, f"{purpose.value} over {group.name}")
+    return replace(found, part=_passing(op), operator=f"{op.operator} {purpose.value}")
 
 
 def _passing(op: Compute) -> Part:

@@ -24,7 +24,7 @@ from functools import cache
 
 from ...errors import InvariantBroken
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
-from ...program.program import AnyOp, Body, Collective, Communicator, Compute, Program, Purpose
+from ...program.program import AnyOp, Body, Collective, Communicator, Compute, Program, Purpose, collective_for
 from .adapters import divided_adapter
 
 TP = Communicator("tp", "tp", ("tp",))
@@ -85,18 +85,18 @@ def _gathers(op: Compute, present: set[tuple[str, Part]]) -> Iterator[Collective
     kernel, column = op.kernel, op.split in COLUMNS
     of_sum = (op.split, op.part) in ((Split.LOOKUP, Part.WEIGHT_GRADIENT), (Split.SUM, Part.INPUT_GRADIENT))
     if isinstance(kernel, Rowwise) and of_sum:
-        yield _collective(op, Purpose.GATHER, "all_gather", kernel.result_bytes)
+        yield collective_for(op, TP, Purpose.GATHER, "all_gather", kernel.result_bytes)
     if not isinstance(kernel, Gemm):
         return
     input_bytes = int(kernel.m * kernel.k * kernel.element_bytes)
     if (op.split, op.part) == (Split.ROW, Part.INPUT_GRADIENT) or (column and op.part is Part.FORWARD):
-        yield _collective(op, Purpose.GATHER, "all_gather", input_bytes)
+        yield collective_for(op, TP, Purpose.GATHER, "all_gather", input_bytes)
     if (op.split, op.part) == (Split.GATHERED, Part.INPUT_GRADIENT):
-        yield _collective(op, Purpose.GATHER_RESULT, "all_gather", input_bytes)
+        yield collective_for(op, TP, Purpose.GATHER_RESULT, "all_gather", input_bytes)
     if column and op.part is Part.INPUT_GRADIENT and (op.operator, Part.WEIGHT_GRADIENT) in present:
-        yield _collective(op, Purpose.REGATHER, "all_gather", kernel.result_bytes)
+        yield collective_for(op, TP, Purpose.REGATHER, "all_gather", kernel.result_bytes)
     if column and op.part is Part.WEIGHT_GRADIENT and (op.operator, Part.INPUT_GRADIENT) not in present:
-        yield _collective(op, Purpose.REGATHER, "all_gather", input_bytes)
+        yield collective_for(op, TP, Purpose.REGATHER, "all_gather", input_bytes)
 
 
 def _sums(op: Compute, kind: str) -> Iterator[Collective]:
@@ -105,30 +105,15 @@ def _sums(op: Compute, kind: str) -> Iterator[Collective]:
     """
     of_result = op.part is Part.FORWARD and op.split in (Split.ROW, Split.SUM, Split.LOOKUP)
     if op.part is Part.FORWARD and op.split is Split.GATHERED and isinstance(op.kernel, Gemm):
-        yield _collective(op, Purpose.GATHER_RESULT, "all_gather", op.kernel.result_bytes)
+        yield collective_for(op, TP, Purpose.GATHER_RESULT, "all_gather", op.kernel.result_bytes)
     if of_result or (op.part is Part.INPUT_GRADIENT and op.split in COLUMNS):
         if isinstance(op.kernel, Attention):
             raise InvariantBroken("attention is divided by heads and leaves no partial sums")
-        yield _collective(op, Purpose.REDUCE, kind, op.kernel.result_bytes)
+        yield collective_for(op, TP, Purpose.REDUCE, kind, op.kernel.result_bytes)
     if op.part is Part.FORWARD and op.split is Split.LOSS and isinstance(op.kernel, Rowwise):
         for i in range(LOSS_SUMS):
-            reduction = _collective(op, Purpose.REDUCE_LOSS, "all_reduce", op.kernel.rows * FP32_BYTES)
+            reduction = collective_for(op, TP, Purpose.REDUCE_LOSS, "all_reduce", op.kernel.rows * FP32_BYTES)
             yield replace(reduction, name=f"{reduction.name} {i}")
-
-
-def _collective(op: AnyOp, purpose: Purpose, kind: str, payload_bytes: int) -> Collective:
-    """A collective of the tensor-parallel group for an operator."""
-    return Collective(
-        name=f"{op.name}.{purpose.value}",
-        streams=(TP.name,),
-        layer=op.layer,
-        purpose=purpose,
-        part=op.part,
-        operator=op.operator,
-        communicator=TP.name,
-        kind=kind,
-        payload_bytes=payload_bytes,
-    )
 
 
 def _with_detached_weight_gradients(body: Body) -> Iterator[AnyOp]:
