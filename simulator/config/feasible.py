@@ -37,7 +37,7 @@ from .derived import (
 from .document import Document, place_of
 from .expert_rules import faults_of_experts
 from .learning_rules import faults_of_learning, faults_of_optimizer, faults_of_packing
-from .memory_rules import faults_of_recomputed_layers, faults_of_recomputed_operators, faults_of_sharding
+from .memory_rules import faults_of_recomputed_layers, faults_of_recomputed_operators, faults_of_sharding, faults_of_units
 from .offload_rules import faults_of_offload, faults_of_offloaded_layers
 from .reader import Grammar, Grammars, faults_in
 from .scenario import GRAMMARS, Perturb, Scenario, schedule
@@ -355,6 +355,7 @@ def _laid_out(scenario: Scenario, stages: int) -> Found:
         field = "plan.layout" if plan.layout != EVEN else "plan.chunks" if plan.chunks > 1 else "plan.pp"
         yield field, error.faults[0].message, error.hint
     else:
+        yield from faults_of_units(plan.full_sharding, max(counts))
         yield from faults_of_recomputed_layers(plan.recomputation, max(counts))
         yield from faults_of_offloaded_layers(plan.offloading, max(counts))
 

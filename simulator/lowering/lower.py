@@ -55,6 +55,7 @@ from .passes.recompute import recompute
 from .passes.release import release_activations
 from .passes.shards import ShardedState
 from .passes.tensor_parallel import tensor_parallel
+from .passes.units import units
 from .passes.vocabulary import SharedVocabulary, kernels_of_stage, vocabulary
 from .passes.working_set import Sizes, keep_results, working_sets
 from .passes.zero1 import zero1
@@ -128,7 +129,7 @@ def _lowered(
         clips=job.gradient_clipping is True,
         each=sharding.reduce == "each",
     )
-    program = data_parallel(program, replicas)
+    program = data_parallel(units(program, sharding.unit), replicas)
     group = sharding.group and sharding.group * plan.cp
     state = ShardedState(
         replace(sharding, group=group),

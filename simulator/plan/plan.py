@@ -64,7 +64,7 @@ WITH_PIPELINE = ("none", "zero1", "fsdp", "hsdp")
 """Kinds of sharding that frameworks combine with a pipeline."""
 NO_USE = {"none": ("group", "reduce_dtype", "reduce"), "zero1": ("reduce",), "zero2": ("reduce",), "zero3": ("reduce",)}
 """Fields of `Sharding` that have no effect for a kind, besides those of gathers."""
-OF_GATHERS = ("reshard", "prefetch", "in_flight")
+OF_GATHERS = ("reshard", "prefetch", "in_flight", "unit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,10 @@ class Sharding(Declared):
     reduce_dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None, "number format in which gradients are reduced; None: that of the framework"
     ] = None
+    unit: Annotated[
+        Degree | Literal["half-layer"],
+        "number of consecutive layers of a stage that are gathered, and reduced, together; half-layer: attention and MLP apart",
+    ] = 1
 
     @classmethod
     def prepared(cls, data: Any) -> Any:

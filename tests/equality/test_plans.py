@@ -47,7 +47,8 @@ def shardings(draw: st.DrawFn, pp: int, dp: int) -> sim.Sharding:
     if kind in ("none", "zero1", "zero2"):
         return sim.Sharding(kind, group=None if kind == "none" else group)
     prefetch, in_flight = draw(st.integers(0, 2)), draw(st.sampled_from([None, 1, 2]))
-    return sim.Sharding(kind, group, draw(st.sampled_from([None, False])), prefetch, in_flight)
+    unit = draw(st.sampled_from([1, 1, "half-layer"]))
+    return sim.Sharding(kind, group, draw(st.sampled_from([None, False])), prefetch, in_flight, unit=unit)
 
 
 @st.composite

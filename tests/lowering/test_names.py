@@ -19,7 +19,7 @@ from ..small_scenarios import HOST, scenario, small_cluster, small_model
 
 PASSES = (
     "build", "vocabulary", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "decomposed_gemms",
-    "accumulate", "recompute", "offload_activations", "data_parallel", "zero1", "zero3", "muon", "offload_state",
+    "accumulate", "recompute", "offload_activations", "units", "data_parallel", "zero1", "zero3", "muon", "offload_state",
     "cast_weights", "pipeline", "blocking", "side_by_side", "repeat", "between_norms",
 )  # fmt: skip
 
@@ -65,7 +65,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "zero1, tied": ({"tied_embeddings": True}, {"tp": 2, "pp": 2, "sharding": "zero1"}, {}, "none"),
     "zero2": ({}, {"tp": 2, "sharding": "zero2"}, {}, "torchtitan-2024"),
     "fsdp": ({"tied_embeddings": True}, {"tp": 2, "sharding": "fsdp"}, {"dtype": "fp8"}, "torchtitan-2024"),
-    "hsdp in a pipeline": ({}, {"pp": 2, "sharding": sim.Sharding("hsdp", group=2)}, {}, "none"),
+    "hsdp in a pipeline": ({}, {"pp": 2, "sharding": sim.Sharding("hsdp", group=2, unit="half-layer")}, {}, "none"),
     "tied on one rank": ({"tied_embeddings": True}, {"tp": 2, "sharding": "zero1"}, {}, "torchtitan-2024"),
     "blocking": ({}, {"tp": 2, "pp": 4, "overlap": sim.Overlap(dp=False, tp=True, pp=False)}, {}, "megatron-lm-2021"),
     "split backward": ({}, {"tp": 2, "pp": 2, "schedule": "zb-h1", "overlap": sim.Overlap(tp=True)}, {}, "none"),
