@@ -33,6 +33,20 @@ def faults_of_units(sharding: Sharding, most: int) -> Found:
         yield "plan.sharding.unit", f"the largest stage has {most} layers, fewer than {sharding.unit}", f"unit: {most}"
 
 
+def faults_of_kept_results(scenario: Scenario) -> Found:
+    """Faults of recomputation that keeps the results of single operators."""
+    if scenario.plan.recomputation.scope != "per-op":
+        return
+    low, other = scenario.framework.low_precision, "full, selective, or ops"
+    if scenario.model.experts:
+        yield "plan.recompute", f"per-op is not modelled for layers with experts, as in {scenario.model.name}", other
+    if scenario.job.narrow and low.weight_gradients and low.keeps_narrow:
+        message = (
+            f"per-op is not modelled where inputs of GEMMs are kept in {scenario.job.dtype}, as in {scenario.framework.name}"
+        )
+        yield "plan.recompute", message, f"{other}, or a framework that keeps 16 bits"
+
+
 def faults_of_recomputed_layers(chosen: Recompute, most: int) -> Found:
     """Faults of the choice of layers that the backward pass recomputes, where the largest stage has `most` layers."""
     for name, value in (("first", chosen.first or 1), ("every", chosen.every), ("together", chosen.together)):

@@ -115,7 +115,8 @@ def _lowered(
         program = decomposed_gemms(program, plan.tp)
     if not framework.fusion.accumulation and (sharding.reduce != "each" or dp == 1):
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
-    program = recompute(program, plan.recomputation, keeps_casts=narrow is not None and narrow.keeps_narrow_input)
+    keeps_casts = narrow is not None and narrow.keeps_narrow_input
+    program = recompute(program, plan.recomputation, keeps_casts=keeps_casts, compiled=framework.compile)
     sent_bytes = tokens * model.hidden * element_bytes // shares
     program = _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, sharding.reduce == "each" and dp > 1)
     replicas = DataParallel(
@@ -277,6 +278,7 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
         expert=op.expert,
         frozen=op.frozen,
         adapter=op.adapter,
+        matrices=op.matrices,
         listed=op.listed,
     )
     if part is Part.FORWARD:

@@ -62,9 +62,9 @@ SCHEDULES: Mapping[str, dict[str, Any]] = {
 SHARDINGS, RECOMPUTE = ("none", "zero1", "zero2", "zero3", "fsdp", "hsdp"), ("none", "selective", "full")
 CHECKPOINTS: Mapping[str, object] = {
     "selective_layer": {"scope": "full", "every": 2},
-    "selective_op": {"ops": ["attention_norm", "mlp_norm", "gated_activation"]},
+    "selective_op": {"scope": "per-op"},
 }
-"""Recomputation in torchtitan's words. Per operator it keeps the results of attention and of every other GEMM; here all GEMMs."""
+"""Recomputation in torchtitan's words."""
 ATTENTION = {"flash1": "fa1", "flash2": "flash_attention", "flash3": "fa3", "cudnn": "cudnn", "unfused": UNFUSED}
 ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "squared_relu": "relu2"}
 NEEDS_MODEL = {"mla": "kv_lora_rank", "sliding_window": "window"}

@@ -128,6 +128,8 @@ class Compute(Op):
     """Whether the parameters of the op do not learn."""
     adapter: str = ""
     """For an op of an adapter: "in" for its first matrix, "out" for its second; `split` is that of the adapted layer."""
+    matrices: tuple[int, ...] = ()
+    """For a GEMM of several matrices: the outputs of each, before any splitting."""
     adds_gradient: bool = False
     """Whether the op adds to the gradient of a parameter: weight gradients, and backward kernels of norms, which make both."""
     listed: bool = False

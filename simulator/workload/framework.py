@@ -93,7 +93,7 @@ class UsualPlan(Declared):
     """Parts of a plan that the framework chooses where a plan leaves them open."""
 
     sharding: Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp"], "state that data-parallel ranks divide"] = "none"
-    recompute: Annotated[Literal["none", "selective", "full"], "activations that the backward pass recomputes"] = "none"
+    recompute: Annotated[Literal["none", "selective", "per-op", "full"], "activations that the backward pass recomputes"] = "none"
     recompute_every: Annotated[int, Limits(ge=1, le=2**10), "every so many-th layer of a stage recomputes"] = 1
 
     def contradictions(self) -> Iterator[Contradiction]:

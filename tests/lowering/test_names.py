@@ -80,6 +80,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "recomputed layers": ({}, {"pp": 2, "recompute": "full", "schedule": "zb-h1"}, {"dtype": "fp8"}, "megatron-core-2025"),
     "recomputed attention": ({}, {"tp": 2, "recompute": "selective", "sharding": "zero1"}, {}, "megatron-lm-2021"),
     "recomputed operators": ({}, {"tp": 2, "recompute": sim.Recompute(ops=("mlp_norm", "mlp_up"))}, {}, "torchtitan-2024"),
+    "kept results": ({}, {"tp": 2, "recompute": "per-op", "sharding": sim.Sharding("fsdp", unit=2)}, {}, "torchtitan-2024"),
     "windows, norms of heads": ({"window": 64, "full_attention_every": 3, "qk_norm": "head", "norms": "both"},
         {"tp": 2, "pp": 2, "sharding": "zero1"}, {}, "torchtitan-2024"),
     "parallel layers": ({"parallel_mlp": "one_norm"}, {"tp": 2, "pp": 2}, {"dtype": "fp8"}, "megatron-core-2025"),
