@@ -98,7 +98,7 @@ def _lowered(
 ) -> Program:
     """The program of every pipeline rank, for ranks of a role."""
     overlap, sequence, sharding = plan.overlap.over(framework.overlap), plan.uses_sequence_parallel, plan.full_sharding
-    shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes
+    shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes(job)
     reduced_bytes = ELEMENT_BYTES[sharding.reduce_dtype] if sharding.reduce_dtype else gradient_bytes
     releases_weights = sharding.gathers and sharding.reshard and dp > 1
     recipe = replace(framework.low_precision, cached_weights=framework.low_precision.cached_weights and not releases_weights)

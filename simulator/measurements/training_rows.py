@@ -98,7 +98,7 @@ def scenario_of(row: Row) -> tuple[dict[str, Any], list[str]]:
         "cluster": {**cluster_of(row), **host},
         "plan": plan,
         "job": job,
-        "framework": {"name": profile, **_framework(facts, profile, dtype)},
+        "framework": {"name": profile, **_framework(facts, profile)},
     }
     left_out = [f"{name}: {PARTLY.get(name, 'not modelled, it has no effect')}" for name in facts if name not in FACTS]
     return scenario, [text for text in (note, *left_out) if text]
@@ -265,11 +265,9 @@ def _overlap(facts: Mapping[str, str]) -> dict[str, bool | str]:
     return overlap | ({"ep": True} if facts.get("ep_overlap", "off") != "off" else {})
 
 
-def _framework(facts: Mapping[str, str], profile: str, dtype: str) -> dict[str, Any]:
-    """The fields of a framework that facts and the number format change. Megatron's gradients in fp16 stay in fp16."""
+def _framework(facts: Mapping[str, str], profile: str) -> dict[str, Any]:
+    """The fields of a framework that facts change."""
     found: dict[str, Any] = {"compile": facts["compile"] == "on"} if "compile" in facts else {}
-    if dtype == "fp16" and profile.startswith("megatron"):
-        found["gradients"] = "fp16"
     if facts.get("precision_label") == "fp8-cs":
         found["low_precision"] = {"scaling": "current"}
     attention = facts.get("attention", "")

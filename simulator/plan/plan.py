@@ -174,8 +174,8 @@ class Recompute(Declared):
 
     scope: Annotated[
         Literal["none", "selective", "per-op", "full"],
-        "selective: attention between its inputs and its result; full: whole layers; per-op: all but the results of attention, of "
-        "every other GEMM and of reduce-scatters, as in torchtitan",
+        "selective: attention between its inputs and its result; full: whole layers; per-op: all but the results of attention, "
+        "of every other GEMM and of reduce-scatters, as in torchtitan",
     ] = "none"
     ops: Annotated[tuple[Name, ...], "operators whose results are recomputed, such as [mlp_norm, gated_activation]"] = ()
     first: Annotated[Degree | None, "number of layers of every stage, counted from its first, that recompute; None: all"] = None

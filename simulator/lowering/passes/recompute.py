@@ -214,7 +214,7 @@ def _is_scatter(op: AnyOp) -> bool:
 
 
 def _kept_results(layer: Sequence[AnyOp]) -> Iterator[tuple[str, _Result]]:
-    """What is kept of the results of the linear layers without biases: of every other matrix product, beginning with the first."""
+    """What is kept of the results of linear layers without biases: those of every other matrix product, the first included."""
     count = 0
     for op in layer:
         if isinstance(op, Compute) and isinstance(op.kernel, Gemm) and op.parameters == op.kernel.k * op.kernel.n:
