@@ -166,7 +166,7 @@ class Framework(Declared):
         """Host time for the launch of a kernel, in seconds."""
         return self.host.compiled_kernel_s if self.compile else self.host.kernel_s
 
-    def gradients_of(self, job: Job) -> str:
+    def gradients_of(self, job: Job) -> Literal["fp32", "bf16", "fp16"]:
         """The number format in which the gradients of a job are accumulated and reduced."""
         if self.gradients == "by-dtype":
             return "fp16" if job.dtype == "fp16" else "fp32"
