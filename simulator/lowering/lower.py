@@ -53,9 +53,9 @@ from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.recompute import recompute
 from .passes.release import release_activations
+from .passes.sharded_units import units
 from .passes.shards import ShardedState
 from .passes.tensor_parallel import tensor_parallel
-from .passes.units import units
 from .passes.vocabulary import SharedVocabulary, kernels_of_stage, vocabulary
 from .passes.working_set import Sizes, keep_results, working_sets
 from .passes.zero1 import zero1

@@ -213,6 +213,7 @@ def test_t9_6_gradients_in_half_the_bytes_are_reduced_and_held_in_half() -> None
     assert [r.gradients_bytes for r in full.simulate().memory] == [2 * r.gradients_bytes for r in half.simulate().memory]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [name for name in PROFILES if name.startswith("megatron")])
 def test_t9_6_gradients_of_jobs_in_fp16_have_16_bits_in_megatron(name: str) -> None:
     software = sim.framework(name)

@@ -101,6 +101,7 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("plan", PLANS)
 def test_t12_10_what_is_not_kept_is_held_again(plan: str) -> None:
     """All passes of a layer hold the same bytes together, the forward pass fewer, and engines agree."""
