@@ -97,12 +97,11 @@ def _lowered(
     narrow = Quantisation(job.dtype, recipe, element_bytes, shares) if job.narrow else None
     model = _divisible(model, plan)
     tokens = job.microbatch_size * job.sequence_length // (layout.shape.splits * plan.cp)
-    experts = ExpertParallel.of(model, plan, job, tokens // plan.tp) if model.experts else None
-    program = build(model, plan, job, layout, framework, alike=experts is None or experts.layers_alike)
+    program = build(model, plan, job, layout, framework)
     if plan.shares_vocabulary:
         program = vocabulary(program, SharedVocabulary(plan.vocabulary, tokens // shares, model.hidden, element_bytes))
     program = tensor_parallel(program, plan.tp, sequence=sequence, overlap=overlap.tp is not False)
-    program = _divided(program, plan, position, experts)
+    program = _divided(program, model, plan, job, tokens, position)
     program = quantise(program, narrow) if narrow else program
     if overlap.tp == "decomposed" and sequence and plan.tp > 1 and not job.lora:
         program = decomposed_gemms(program, plan.tp)
@@ -148,11 +147,11 @@ def _lowered(
     return between_norms(program) if steps is None else repeat(program, steps)
 
 
-def _divided(program: Program, plan: Plan, position: int | None, experts: ExpertParallel | None) -> Program:
+def _divided(program: Program, model: Model, plan: Plan, job: Job, tokens: int, position: int | None) -> Program:
     """The program of ranks that share sequences and experts."""
     gathers, beside = plan.cp_kind == "all-gather", plan.overlap.cp
     program = context_parallel(program, ContextParallel(plan.cp, plan.divides_heads_by, gathers, beside, position))
-    return expert_parallel(program, experts) if experts else program
+    return expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp)) if model.experts else program
 
 
 def _with_memory(
@@ -172,10 +171,10 @@ def _divisible(model: Model, plan: Plan) -> Model:
     return replace(model, vocab=vocab, kv_heads=max(model.kv_heads, plan.tp))
 
 
-def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framework, *, alike: bool = True) -> Program:
+def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framework) -> Program:
     """Bodies for F, B, I and W with the framework's kernels of each stage, called in the order of the schedule.
 
-    Kernels are those of the tokens of one context-parallel rank. Stages share bodies where layers of a kind are `alike`.
+    Kernels are those of the tokens of one context-parallel rank. Stages share bodies, unless every layer has a load of its own.
     """
     counts = stage_layers(plan, model, job.sequence_length, layout.layered)
     stages = tuple(stages_of((*counts, *[0] * layout.shares), layout))
@@ -194,7 +193,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
                 name += f", part {part}" if layout.shape.splits > 1 else ""
                 frozen = min(max(0, job.frozen_layers - stage.first_layer), stage.layers)
                 name += f", {frozen} frozen" if frozen else ""
-                name += f", stage {stage.number}" if not alike else ""
+                name += f", stage {stage.number}" if plan.moe.layers_differ else ""
                 if name not in bodies:
                     operators = [
                         (i, replace(packed(op, fraction), listed=i >= 0 and op.name in plan.recomputation.ops))

@@ -41,8 +41,6 @@ class Loads:
     of_layer: dict[int, Load]
     alike: tuple[tuple[int, ...], ...]
     """The variants of ranks: ranks of a group that receive equally many rows in every layer."""
-    same: bool
-    """Whether the load is the same in all layers."""
 
 
 def loads(model: Model, plan: Plan, tokens: int) -> Loads | None:
@@ -60,8 +58,7 @@ def loads(model: Model, plan: Plan, tokens: int) -> Loads | None:
         alike.setdefault(tuple(received[:, rank].tolist()), []).append(rank)
     first = [ranks[0] for ranks in alike.values()]
     found = {layer: Load(rows, tuple(of[first].tolist())) for layer, rows, of in zip(layers, matrices, received, strict=True)}
-    same = all((rows == matrices[0]).all() for rows in matrices)
-    return Loads(found, tuple(map(tuple, alike.values())), same)
+    return Loads(found, tuple(map(tuple, alike.values())))
 
 
 def layers_with_experts(model: Model) -> list[int]:

@@ -168,6 +168,11 @@ class Moe(Declared):
         "of uneven routing: contiguous: a rank holds consecutive experts; cyclic: every ep-th; a list: experts of each rank",
     ] = "contiguous"
 
+    @property
+    def layers_differ(self) -> bool:
+        """Whether every layer with experts has a load of its own."""
+        return self.routing == "drawn" or (not isinstance(self.routing, str) and isinstance(self.routing[0], tuple))
+
     def given_shares(self, layers: int) -> tuple[tuple[float, ...], ...]:
         """The given shares of that many layers with experts."""
         first = self.routing[0]

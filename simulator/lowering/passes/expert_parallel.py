@@ -89,11 +89,6 @@ class ExpertParallel:
         narrow, nodes = NARROW_BYTES.get(job.dtype, width), (moe.node or plan.ep, moe.nodes_per_token or 0)
         return cls(plan.ep, etp, *chosen, capacity, model.hidden, width, narrow, *nodes, late_weights=late)
 
-    @property
-    def layers_alike(self) -> bool:
-        """Whether all layers with experts have the same load."""
-        return self.loads is None or self.loads.same
-
     def of_layer(self, layer: int) -> ExpertParallel:
         """The values for a layer, by its number in the model."""
         if self.loads is None:
