@@ -17,10 +17,12 @@ from ..plan.mesh import Mesh
 from ..program.labels import Labels
 from ..program.program import OFFLOAD, Program, Role
 from ..units import NS_PER_S
+from ..workload.framework import CommunicationSms
 from .collective_policy import CollectivePolicy
 from .communicators import Family, footprints_of, slots_of, tariff_of
 from .host_copies import HostFamily
 from .launches import Host, with_launches
+from .occupancy import Occupancy
 from .perturb import DegradedLinks, Perturbation, by_target, profiles_of
 from .templates import Templates
 
@@ -60,6 +62,8 @@ class Site:
     perturbations: Sequence[Perturbation] = ()
     host: Host | None = None
     """The cost of launches; None for launches without cost."""
+    sms: CommunicationSms | None = None
+    """SMs that the framework gives communication where it slows kernels beside it; None where it does not."""
 
 
 def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None, every_launch: bool = False) -> Bound:
@@ -73,7 +77,7 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
             raise UserError(f"perturb: no rank {p.rank} among {cluster.gpus}", hint=f"ranks are 0 to {cluster.gpus - 1}")
     role = roles_of_ranks(program.roles, mesh)
     gpus = np.arange(len(role)) if gpus is None else gpus
-    templates = Templates(program, site.cost)
+    templates = Templates(program, site.cost, shares=site.sms is not None)
     profiles: list[Profile] = []
     speed = profiles_of(np.full(cluster.gpus, FULL_SPEED), by_target(site.perturbations, "rank"), profiles)[gpus]
     capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
@@ -83,12 +87,14 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
     families: dict[str, Family] = {}
     for name, c in program.communicators.items():
         ranks, calls = mesh.groups(c.axes, c.pipeline, c.size, c.stride), templates.calls[name]
+        sharers = sum(other.library == c.library for other in program.communicators.values()) if c.library else 1
+        occupancy = Occupancy(site.sms, cluster, c, sharers)
         if c.axis == OFFLOAD:
-            families[name] = HostFamily(ranks, gpus[ranks], calls, cluster, degraded)
+            families[name] = HostFamily(ranks, gpus[ranks], calls, occupancy, degraded)
             continue
         matrix = templates.matrices.get(name)
         served = policy.with_matrix(matrix, gpus[ranks[0]]) if matrix else policy
-        families[name] = Family(ranks, gpus[ranks], calls, cluster=cluster, policy=served, degraded=degraded)
+        families[name] = Family(ranks, gpus[ranks], calls, policy=served, degraded=degraded, occupancy=occupancy)
     first = offsets(np.array([len(family.members) for family in families.values()]))
     patterns = max((service.pattern + 1 for family in families.values() for service in family.services.values()), default=1)
     kind, tariff = tariff_of([*families.values()], len(templates.charges))
