@@ -96,12 +96,13 @@ def _state_of(graph: TaskGraph) -> State:
     n, streams = len(graph), len(graph.streams)
     after, streams_of = graph.preds.transposed(n), graph.streams.transposed(n)
     has_tail, sharing = graph.tail_ns > 0, graph.sharing
+    is_slowed = sharing.resource >= 0 if sharing else np.zeros(n, dtype=bool)
     caps = np.zeros(len(graph.profiles) + 1, dtype=np.int64)
     for index in graph.changing_caps:
         caps[index] = graph.profiles[index].value[0]
     tasks = records(
         n + 1,
-        solo_ns=graph.stretched_ns(),
+        solo_ns=np.where(is_slowed, graph.solo_ns, graph.stretched_ns()),
         tail_ns=graph.tail_ns,
         item=np.cumsum(has_tail),
         footprint=np.where(graph.work > 0, graph.footprint, NOTHING),
@@ -111,7 +112,7 @@ def _state_of(graph: TaskGraph) -> State:
         waiting=graph.preds.counts + streams_of.counts,
         after=after.ptr,
         streams_of=streams_of.ptr,
-        is_slowed=sharing.resource >= 0 if sharing else 0,
+        is_slowed=is_slowed,
         takes=sharing.group >= 0 if sharing else 0,
         start=-1,
         end=-1,
