@@ -51,5 +51,7 @@ class Occupancy:
         generation = nccl_choice.generation(cluster.gpu.architecture, cluster.nvlink.bytes_per_s)
         links = cluster.nvlinks or round(cluster.nvlink.bytes_per_s / LINK_BYTES_PER_S[generation])
         nvlinks = 0 if cluster.inside_name.startswith("pcie") else links
-        nics = -(-len(np.unique(cluster.nic_of(gpus))) // len(nodes))
-        return Place(len(gpus), len(nodes), generation, nvlinks, nics, cluster.rail_bytes_per_s)
+        across = len(nodes) > 1 and cluster.rails > 0
+        paths = -(-len(np.unique(cluster.nic_of(gpus))) // len(nodes)) if across else 1
+        rate = cluster.rail_bytes_per_s if across else cluster.nvlink.bytes_per_s
+        return Place(len(gpus), len(nodes), generation, nvlinks, paths, rate)

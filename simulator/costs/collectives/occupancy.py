@@ -6,6 +6,7 @@ channels follow from NCCL 2.30.7 (NVIDIA/nccl, files below src/):
 - Rings and trees: `graph/search.cc` finds as many paths as the links carry at its listed speeds, and doubles few fast ones;
   `graph/connect.cc` doubles the channels once more. On one node with NVLink that gives `ONE_NODE`. Over nodes a path is a NIC: two
   channels for each, or four where paths are doubled (`DOUBLED_BYTES_PER_S`; on Hopper and later only up to four paths).
+  Over PCIe there is one path.
 - `enqueue.cc` (`topoGetAlgoInfo`) takes fewer where a channel would get less than 512 threads x 64 bytes: `LEAST_CHANNEL_BYTES`.
 - Reductions by NVSwitches: NVLS_NCHANNELS of `transport/nvls.cc`. Those of network switches run in the channels of rings.
 - Messages (`graph/paths.cc`, `ncclTopoGetNchannels`): two channels per link of NVLink, two over PCIe; over the network one for each
@@ -66,9 +67,9 @@ class Place:
     generation: str
     nvlinks: int
     """Number of NVLinks of a GPU; 0 where GPUs reach each other over PCIe."""
-    nics: int
-    """Number of NICs that the ranks of a node use."""
-    nic_bytes_per_s: float
+    paths: int
+    """Number of NICs that the ranks of a node use; 1 within a node."""
+    path_bytes_per_s: float
 
 
 def sms(kind: str, algorithm: str, payload_bytes: int, place: Place, library: str, given: CommunicationSms) -> int:
@@ -93,16 +94,15 @@ def _channels(place: Place) -> int:
     """The number of channels of rings and trees."""
     if place.nodes == 1 and place.nvlinks:
         return ONE_NODE[place.generation]
-    paths = place.nics if place.nodes > 1 else 1
     is_late = place.generation not in ("volta", "ampere")
-    doubled = place.nic_bytes_per_s >= DOUBLED_BYTES_PER_S and (paths <= MOST_DOUBLED or not is_late)
-    return paths * (4 if doubled else 2)
+    doubled = place.path_bytes_per_s >= DOUBLED_BYTES_PER_S and (place.paths <= MOST_DOUBLED or not is_late)
+    return place.paths * (4 if doubled else 2)
 
 
 def _per_message(place: Place) -> int:
     """The number of channels of one message."""
     if place.nodes > 1:
-        return max(2, math.ceil(place.nic_bytes_per_s / MESSAGE_BYTES_PER_S))
+        return max(2, math.ceil(place.path_bytes_per_s / MESSAGE_BYTES_PER_S))
     return 2 * max(1, place.nvlinks)
 
 
