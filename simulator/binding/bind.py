@@ -22,7 +22,7 @@ from .collective_policy import CollectivePolicy
 from .communicators import Family, footprints_of, slots_of, tariff_of
 from .host_copies import HostFamily
 from .launches import Host, with_launches
-from .occupancy import Occupancy
+from .parts_taken import Occupancy
 from .perturb import DegradedLinks, Perturbation, by_target, profiles_of
 from .templates import Templates
 

@@ -21,7 +21,7 @@ from ..errors import UserError
 from ..units import NS_PER_S
 from .collective_policy import BARRIER, CollectivePolicy
 from .mesh_rings import ClusterRounds
-from .occupancy import Occupancy
+from .parts_taken import Occupancy
 from .perturb import DegradedLinks
 from .templates import TRANSFER
 from .uncontended import MOST_WORK, RoundTimes, Routed, UncontendedLinks, summed, times_ns

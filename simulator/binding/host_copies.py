@@ -15,7 +15,7 @@ from ..errors import InvariantBroken
 from ..program.program import COPY_IN, COPY_OUT, UPDATE_ON_HOST
 from .collective_policy import CollectivePolicy
 from .communicators import Family, Service
-from .occupancy import Occupancy
+from .parts_taken import Occupancy
 from .perturb import DegradedLinks
 from .uncontended import RoundTimes, rounded, rounded_ns
 

@@ -194,7 +194,11 @@ def _overlapped(scenario: Scenario) -> Found:
     """Faults of the overlap of tensor-parallel collectives with pieces of GEMMs, and of its fidelity."""
     plan, job, framework = scenario.plan, scenario.job, scenario.framework
     if scenario.fidelity.overlap == "slowed" and scenario.fidelity.collectives == "stepwise":
-        yield "fidelity.overlap", "what single messages take from compute is not modelled", "free, or collectives: fluid or closed"
+        yield (
+            "fidelity.overlap",
+            "what single messages take from compute is not modelled",
+            "free, or collectives: fluid or closed",
+        )
     if plan.overlap.tp == "decomposed" and not (plan.tp > 1 and plan.uses_sequence_parallel):
         message = "only the gathers and reduce-scatters of sequence parallelism are cut into pieces"
         yield "plan.overlap.tp", message, "true, or tp > 1 with sequence_parallel: true"

@@ -41,8 +41,8 @@ def overlapping(preds: Csr, lanes: Csr, resource: Array, takes: Array) -> tuple[
 
 
 def _bounds(preds: Csr, lanes: Csr, rows: Array) -> tuple[Array, Array]:
-    """For every row of a template, the last place of the lane with `rows` that has ended when the row starts, or -1; and the first
-    place that starts only after the row has ended, or the length of the lane. For rows of the lane both are their own place.
+    """For every row of a template, the last place of the lane with `rows` that has ended when the row starts, or -1; and the
+    first place that starts only after the row has ended, or the length of the lane. For rows of the lane both are their own.
     """
     last, first = np.full(len(preds), -1), np.full(len(preds), len(rows))
     waits, before = preds.row_of, preds.idx

@@ -228,13 +228,16 @@ def _sharing(skeleton: Skeleton, of_program: list[Array], bases: tuple[Array, Ar
     """The tasks that slow others on the same rank, and the tasks that they slow; None if no task can ever slow another."""
     tariff, slots = skeleton.tariff, skeleton.slots
     taken = np.stack([tariff.cores, tariff.memory], axis=2)
+    charges = np.any(taken > 0, axis=0)
     resource, group = np.full(len(charge), -1), np.full(len(charge), -1)
     groups, ranks_of_groups = [_NONE], [_NONE]
     for template, ranks in zip(skeleton.templates, of_program, strict=True):
         if not len(ranks) or template.resource is None:
             continue
-        takes = (taken > 0).any(axis=0)[template.charge] & (template.slot >= 0)[:, None]
-        slowed, slowing = overlapping(template.preds, template.lanes, np.where(template.solo_ns > 0, template.resource, -1), takes)
+        takes = charges[template.charge] & (template.slot >= 0)[:, None]
+        slowed, slowing = overlapping(
+            template.preds, template.lanes, np.where(template.solo_ns > 0, template.resource, -1), takes
+        )
         tasks = _tasks(skeleton, template, ranks, *bases)
         resource[tasks[:, slowed]] = template.resource[slowed]
         group[tasks[:, slowing]] = slots[template.slot[slowing]][:, ranks].T

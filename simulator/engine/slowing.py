@@ -1,7 +1,7 @@
 """Tasks that others on the same rank slow, in the reference engine: what is taken of every rank, and the speeds that are left.
 
-Speeds are set once per instant, after all other events, as rates are. Until then a task that starts is assumed to go on as fast as
-what is taken at that moment allows, which is corrected in the same instant if more or less is taken at its end.
+Speeds are set once per instant, after all other events, as rates are. Until then a task that starts is assumed to go on as fast
+as what is taken at that moment allows, which is corrected in the same instant if more or less is taken at its end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Slowing:
         self.resource, self.rank = sharing.resource.tolist(), graph.speed.tolist()
         self.takes, self.group, self.ranks = sharing.takes.tolist(), sharing.group.tolist(), sharing.ranks.lists()
         numbers = graph.speed_profile.tolist()
-        self.full = [graph.profiles[number].value[0] for number in numbers]
+        self.full: list[int] = [graph.profiles[number].value[0] for number in numbers]
         """Rank -> the speed of its tasks where nothing is taken."""
         self.taken = [[0, 0] for _ in numbers]
         self.running: list[dict[int, _Progress]] = [{} for _ in numbers]
@@ -51,7 +51,7 @@ class Slowing:
             yield self.env.timeout(since_ns - self.env.now)
             for rank in ranks:
                 self.full[rank] = value
-                self.touch(rank)
+                self.mark(rank)
 
     def begin(self, task: int) -> Any:
         """Starts a slowed task; the returned event fires when its work is done."""
@@ -67,13 +67,14 @@ class Slowing:
         for rank in self.ranks[self.group[task]]:
             self.taken[rank][0] += sign * cores
             self.taken[rank][1] += sign * memory
-            self.touch(rank)
+            self.mark(rank)
 
     def speed(self, rank: int, resource: int) -> int:
         """The present speed of a rank's tasks that need a resource."""
-        return self.full[rank] * max(LEAST_SPEED, FULL_SPEED - self.taken[rank][resource]) >> SPEED_BITS
+        left = max(LEAST_SPEED, FULL_SPEED - self.taken[rank][resource])
+        return self.full[rank] * left >> SPEED_BITS
 
-    def touch(self, rank: int) -> None:
+    def mark(self, rank: int) -> None:
         """Notes that the speeds of a rank may change in this instant, and schedules `settle` after all its other events."""
         if not self.touched:
             event = self.env.event()

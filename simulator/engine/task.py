@@ -124,7 +124,7 @@ class Sharing:
     resource: Array
     """Task -> the resource whose shortage slows the task, or -1 for a task that nothing slows."""
     takes: Array
-    """Task -> the parts of `CORES` and of `MEMORY` that the task takes from each of its ranks, in units of 2^-16 (two columns)."""
+    """Task -> the parts of `CORES` and `MEMORY` that the task takes from each of its ranks, in units of 2^-16 (two columns)."""
     group: Array
     """Task -> its row of `ranks`, or -1 for a task that takes nothing."""
     ranks: Csr

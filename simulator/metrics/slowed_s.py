@@ -1,7 +1,7 @@
 """Time by which communication slows the kernels beside it: what they take beyond their own time, in seconds per step.
 
-Kernels that nothing delays in turn hide a part of it, as in a pipeline bubble: the step need not be longer by as much. Kernels of a
-rank whose speed a perturbation changes while they run are left out.
+Where a rank waits anyway, as in a pipeline bubble, the step need not be longer by as much. Kernels of a rank whose speed a
+perturbation changes on the way are left out.
 """
 
 from __future__ import annotations

@@ -11,7 +11,16 @@ import pytest
 import simulator as sim
 from simulator.errors import UserError
 from simulator.simulation.runnable import RunnableScenario as Scenario
-from simulator.workload.framework import CommunicationSms, Framework, Fusion, HostTimes, LowPrecision, MemoryOverhead, Overlaps, UsualPlan
+from simulator.workload.framework import (
+    CommunicationSms,
+    Framework,
+    Fusion,
+    HostTimes,
+    LowPrecision,
+    MemoryOverhead,
+    Overlaps,
+    UsualPlan,
+)
 
 
 def scenario(plan: sim.Plan | None = None, perturb: tuple[sim.Perturb, ...] = (), fabric: str = "") -> Scenario:

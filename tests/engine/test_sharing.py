@@ -66,7 +66,7 @@ def test_s6_3_parts_of_several_tasks_add_up_and_half_of_a_resource_is_always_lef
         b = Build(speeds=steady(FULL_SPEED))
         slowed = b.task(300, on="compute", speed=0)
         takers = [b.task(5000, on=f"other {i}") for i in range(tasks)]
-        found = ends(shared(b.graph(), {slowed: CORES}, {taker: (QUARTER, 0) for taker in takers}))
+        found = ends(shared(b.graph(), {slowed: CORES}, dict.fromkeys(takers, (QUARTER, 0))))
         assert found[slowed] == lasts
     assert LEAST_SPEED * 2 == FULL_SPEED
 
@@ -76,7 +76,7 @@ def test_s6_4_speeds_are_set_once_per_instant_after_all_other_events() -> None:
     b = Build(speeds=steady(FULL_SPEED))
     slowed = b.task(299, on="compute", speed=0)
     chain = [b.task(1, on="other") for _ in range(500)]
-    found = ends(shared(b.graph(), {slowed: MEMORY}, {task: (0, FULL_SPEED // 3) for task in chain}))
+    found = ends(shared(b.graph(), {slowed: MEMORY}, dict.fromkeys(chain, (0, FULL_SPEED // 3))))
     left = FULL_SPEED - FULL_SPEED // 3
     assert found[slowed] == -(-(299 * FULL_SPEED) // left)
 
@@ -110,7 +110,9 @@ def random_shared(rng: np.random.Generator, *, flows: bool = True) -> TaskGraph:
     members = Csr.from_lists([rng.integers(0, ranks, int(rng.integers(1, 4))).tolist() for _ in range(groups)])
     profiles = (*graph.profiles, *steady(*(int(rng.integers(FULL_SPEED // 3, 2 * FULL_SPEED)) for _ in range(ranks))))
     of_ranks = np.arange(ranks) + len(graph.profiles)
-    return replace(graph, speed=speed, speed_profile=of_ranks, profiles=profiles, sharing=Sharing(resource, takes, group, members))
+    return replace(
+        graph, speed=speed, speed_profile=of_ranks, profiles=profiles, sharing=Sharing(resource, takes, group, members)
+    )
 
 
 @needs_numba

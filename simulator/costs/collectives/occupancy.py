@@ -1,25 +1,25 @@
 """Multiprocessors and memory bandwidth that a running collective takes from the kernels beside it.
 
-A channel of NCCL is a block of threads on a multiprocessor (SM) of its own from the start of the collective to its end. Numbers of
+A channel of NCCL is a block of threads on a multiprocessor (SM) of its own, from the start of a collective to its end. Numbers of
 channels follow from NCCL 2.30.7 (NVIDIA/nccl, files below src/):
 
-- Rings and trees: `graph/search.cc` finds as many paths as the links carry at its listed speeds, and doubles few fast ones;
-  `graph/connect.cc` doubles the channels once more. On one node with NVLink that gives `ONE_NODE`. Over nodes a path is a NIC: two
-  channels for each, or four where paths are doubled (`DOUBLED_BYTES_PER_S`; on Hopper and later only up to four paths).
-  Over PCIe there is one path.
-- `enqueue.cc` (`topoGetAlgoInfo`) takes fewer where a channel would get less than 512 threads x 64 bytes: `LEAST_CHANNEL_BYTES`.
-- Reductions by NVSwitches: NVLS_NCHANNELS of `transport/nvls.cc`. Those of network switches run in the channels of rings.
-- Messages (`graph/paths.cc`, `ncclTopoGetNchannels`): two channels per link of NVLink, two over PCIe; over the network one for each
-  14 GB/s (P2P_PER_CHANNEL_NET_BW), at least one per NIC; a power of two, at most those of rings, also rounded up to one. An
-  all-to-all takes all of these.
+- Rings and trees: graph/search.cc finds as many paths as the links carry at its listed speeds, and doubles few fast ones;
+  graph/connect.cc doubles the channels once more. On one node with NVLink that gives `ONE_NODE`. Over nodes a path is a NIC with
+  two channels, or four where paths are doubled (`DOUBLED_BYTES_PER_S`; on Hopper and later only up to four paths). One path over
+  PCIe is assumed.
+- enqueue.cc (topoGetAlgoInfo) takes fewer channels where one would get less than 512 threads x 64 bytes: `LEAST_CHANNEL_BYTES`.
+- Reductions by NVSwitches: NVLS_NCHANNELS of transport/nvls.cc. Those of network switches run in the channels of rings.
+- Messages: two channels per link of NVLink, two over PCIe; over the network one for each 14 GB/s of the NIC, but at least two
+  (graph/paths.cc: ncclTopoGetNchannels, P2P_PER_CHANNEL_NET_BW). That is rounded up to a power of two; at most the channels of
+  rings, rounded likewise. An all-to-all takes all of these.
 
-DeepEP holds 20 SMs for dispatch and combine (deepseek-ai/DeepEP, deep_ep/buffer.py at ebfe47e, `Buffer.num_sms`; its README suggests
-24, and its second version 4 to 12). Exchanges of pieces of GEMMs and copies to the host run on copy engines, which hold no SM
-(NVIDIA/TransformerEngine, transformer_engine/pytorch/module/base.py: `ring_exchange` with `use_ce`).
+DeepEP holds 20 SMs for a dispatch or a combine (deepseek-ai/DeepEP, deep_ep/buffer.py at ebfe47e, `Buffer.num_sms`; its manual
+sets 24, and the second version takes 4 to 12). Exchanges of pieces of GEMMs, and copies to the host, run on copy engines, which
+hold no SM (NVIDIA/TransformerEngine, transformer_engine/pytorch/module/base.py: ring_exchange with use_ce).
 
-Memory traffic counts how often a byte is read or written in the memory of a rank, from the primitives in `device/prims_simple.h` and
-the loops in `device/all_gather.h`, `reduce_scatter.h`, `all_reduce.h`, without registered buffers. That buffers of channels do not
-stay in the cache is assumed. The traffic is spread evenly over the uncontended time.
+Memory traffic counts how often a byte is read or written in the memory of a rank, from the primitives in device/prims_simple.h
+and the loops in device/all_gather.h, reduce_scatter.h and all_reduce.h, without registered buffers. It is assumed that buffers of
+channels do not stay in the cache. The traffic is spread evenly over the uncontended time.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from ...workload.framework import CommunicationSms
 
 ONE_NODE = {"volta": 12, "ampere": 24, "hopper": 24, "blackwell": 32}
 """Channels of rings and trees on one node with NVLink."""
-DOUBLED_BYTES_PER_S = 25 * GB
+DOUBLED_BYTES_PER_S = 28 * GB
 MOST_DOUBLED = 4
-"""Least rate of a path over nodes that NCCL divides in two, and on Hopper and later the most such paths."""
+"""Least rate of a path that NCCL divides in two (the first listed speed of at least 25 GB/s), and on Hopper and later the most
+such paths."""
 SWITCHES = {"hopper": (16, 16), "blackwell": (24, 32)}
 """Channels where NVSwitches reduce, on one node and over several."""
 LEAST_CHANNEL_BYTES = 512 * 64
@@ -53,7 +54,7 @@ RING_TRAFFIC = 3
 SWITCH_TRAFFIC = 6
 """Each byte is read and written to a buffer; the switch reads it there and writes the sum; that is read and written."""
 MESSAGE_TRAFFIC = {True: 4, False: 6}
-"""A byte sent and one received, within a node: read; written to a buffer, read, written. Between nodes the sender's buffer too."""
+"""A byte sent, and one received: read; written to a buffer, read, written. Between nodes the sender has a buffer too."""
 COPIED_TRAFFIC = 2
 """A byte read here, and one written by the copy engine of another GPU."""
 
