@@ -19,10 +19,12 @@ from ..plan.mesh import Mesh
 from ..program.labels import Labels
 from ..program.program import OFFLOAD, Program, Role
 from ..units import NS_PER_S
+from ..workload.framework import CommunicationSms
 from .collective_policy import CollectivePolicy
 from .communicators import Family, Placed, footprints_of, slots_of, tariff_of
 from .host_copies import HostFamily
 from .launches import Host, with_launches
+from .parts_taken import Occupancy
 from .perturb import DegradedLinks, Perturbation, by_target, profiles_of
 from .templates import Templates
 from .uneven_families import UnevenFamily
@@ -70,6 +72,8 @@ class Site:
     perturbations: Sequence[Perturbation] = ()
     host: Host | None = None
     """The cost of launches; None for launches without cost."""
+    sms: CommunicationSms | None = None
+    """SMs that the framework gives communication where it slows kernels beside it; None where it does not."""
 
 
 def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None, every_launch: bool = False) -> Bound:
@@ -83,7 +87,7 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
             raise UserError(f"perturb: no rank {p.rank} among {cluster.gpus}", hint=f"ranks are 0 to {cluster.gpus - 1}")
     role = roles_of_ranks(program.roles, mesh)
     gpus = np.arange(len(role)) if gpus is None else gpus
-    templates = Templates(program, site.cost)
+    templates = Templates(program, site.cost, shares=site.sms is not None)
     profiles: list[Profile] = []
     speed = profiles_of(np.full(cluster.gpus, FULL_SPEED), by_target(site.perturbations, "rank"), profiles)[gpus]
     capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
@@ -93,10 +97,12 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
     families: dict[str, Family] = {}
     for name, c in program.communicators.items():
         ranks, calls = mesh.groups(c.axes, c.pipeline, c.size, c.stride), templates.calls[name]
+        sharers = sum(other.library == c.library for other in program.communicators.values()) if c.library else 1
+        occupancy = Occupancy(site.sms, cluster, c, sharers)
         if c.axis == OFFLOAD:
-            families[name] = HostFamily(ranks, gpus[ranks], calls, cluster, degraded)
+            families[name] = HostFamily(ranks, gpus[ranks], calls, occupancy, degraded)
             continue
-        on: Placed = {"cluster": cluster, "policy": policy, "degraded": degraded}
+        on: Placed = {"policy": policy, "degraded": degraded, "occupancy": occupancy}
         if matrices := {charge: templates.matrices[charge] for charge in calls if charge in templates.matrices}:
             users = {c: np.flatnonzero(np.isin(role[ranks], templates.users_of(c)).any(axis=1)) for c in calls}
             families[name] = UnevenFamily(ranks, gpus[ranks], calls, matrices, users, **on)

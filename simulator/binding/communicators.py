@@ -18,10 +18,10 @@ from ..collectives import Round, is_pipelined, wire_fraction
 from ..engine.skeleton import Tariff
 from ..engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr
 from ..errors import UserError
-from ..hardware.cluster import Cluster
 from ..units import NS_PER_S
 from .collective_policy import BARRIER, CollectivePolicy
 from .mesh_rings import ClusterRounds
+from .parts_taken import Occupancy
 from .perturb import DegradedLinks
 from .templates import TRANSFER
 from .uncontended import MOST_WORK, RoundTimes, Routed, UncontendedLinks, summed, times_ns
@@ -58,14 +58,16 @@ class Costs(NamedTuple):
     pattern: int
     tail_ns: int
     cap_profile: int
+    cores: int
+    memory: int
 
 
 class Placed(TypedDict):
     """What the groups of a family need besides their members and charges."""
 
-    cluster: Cluster
     policy: CollectivePolicy
     degraded: DegradedLinks
+    occupancy: Occupancy
 
 
 class Family:
@@ -75,9 +77,10 @@ class Family:
     """
 
     def __init__(
-        self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], *, cluster: Cluster, policy: CollectivePolicy,
-        degraded: DegradedLinks,
+        self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], *, policy: CollectivePolicy,
+        degraded: DegradedLinks, occupancy: Occupancy,
     ) -> None:  # fmt: skip
+        cluster, self.occupancy = occupancy.cluster, occupancy
         self.members, self.gpus, self.policy, self.degraded = members, gpus, policy, degraded
         self.nodes = gpus // cluster.gpus_per_node
         changes = self.nodes[:, 1:] != self.nodes[:, :-1]
@@ -184,7 +187,9 @@ class Family:
         cap, cap_profile = UNCAPPED, -1
         if moves_ns > 0:
             cap, cap_profile = self.degraded.scaled_cap(max(1, min(UNCAPPED, int(work / moves_ns))), fraction)
-        return Costs(waits_ns - tail_ns, work, cap, service.pattern, tail_ns, cap_profile)
+        lasts_ns = waits_ns - tail_ns + int(moves_ns)
+        cores, memory = self.occupancy.parts(kind, service.algorithm, payload_bytes, self.gpus[group], lasts_ns)
+        return Costs(waits_ns - tail_ns, work, cap, service.pattern, tail_ns, cap_profile, cores, memory)
 
 
 def _identity(plan: Sequence[Round]) -> tuple[object, ...]:

@@ -207,6 +207,7 @@ def _with_launch_rows(role: _RoleLaunches, chosen: Array, waiting: Array, charge
         np.append(old.charge, charge)[rows],
         Csr.from_pairs(np.concatenate(after), np.concatenate(before), n + count),
         lanes,
+        None if old.resource is None else np.append(old.resource, np.full(count, -1))[rows],
     )
     names = replace(
         labels,

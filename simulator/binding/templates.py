@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..engine.task import Array, Csr, offsets
+from ..engine.task import CORES, MEMORY, Array, Csr, offsets
 from ..engine.template import Template
 from ..errors import InvariantBroken
-from ..kernels import KernelCost
+from ..kernels import KernelCost, Rowwise
 from ..program.labels import Labels
 from ..program.program import (
     COMPUTE,
@@ -51,12 +51,13 @@ class _Compiled:
 
 
 class Templates:
-    """The templates of all roles of a program, with `labels` for their rows."""
+    """The templates of all roles of a program, with `labels` for their rows. With `shares`, communication may slow kernels."""
 
-    def __init__(self, program: Program, cost: KernelCost) -> None:
-        self.program = program
+    def __init__(self, program: Program, cost: KernelCost, *, shares: bool = False) -> None:
+        self.program, self.shares = program, shares
         self.ops: tuple[AnyOp, ...] = tuple(op for body in program.bodies.values() for op in body.ops)
         self.solo_ns = self._durations_ns(cost)
+        self.resource = np.array([_resource(op) for op in self.ops], dtype=np.int64)
         self.charges: dict[tuple[str, int, Matrix], int] = {}
         """The distinct (kind, payload, matrix) triples of the program, numbered."""
         self.calls: dict[str, dict[int, tuple[str, int]]] = {name: {} for name in program.communicators}
@@ -136,7 +137,8 @@ class Templates:
         slot = np.where(communicator >= 0, np.searchsorted(used, communicator), -1)
         preds = Csr.from_pairs(after[:, 0], after[:, 1], n)
         lanes = Csr.from_pairs(lane[:, 1], row[lane[:, 0]], len(self.lanes))
-        template = Template(slot, self.solo_ns[..., op], self.charge[op], preds, lanes)
+        resource = self.resource[op] if self.shares else None
+        template = Template(slot, self.solo_ns[..., op], self.charge[op], preds, lanes, resource)
         labels = Labels(steps, self.ops, step, op, tuple(self.lanes), tuple(self.axes), self.program.stages, role.pipeline)
         return template, labels, tuple(names[number] for number in used.tolist())
 
@@ -156,6 +158,13 @@ class Templates:
                 between.append((begin + row, made[at]))
         within = _shifted([body.after for body in bodies], begins, columns=(0, 1))
         return np.concatenate([within, np.array(between, dtype=np.int64).reshape(-1, 2)])
+
+
+def _resource(op: AnyOp) -> int:
+    """The resource of its rank that limits an operation: kernels with sums of products need processors, others memory."""
+    if not isinstance(op, Compute):
+        return -1
+    return MEMORY if isinstance(op.kernel, Rowwise) else CORES
 
 
 def _follows(op: AnyOp, before: AnyOp) -> bool:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..engine.task import Array
-from ..hardware.cluster import Cluster
 from .collective_policy import CollectivePolicy, Matrix
 from .communicators import Costs, Family
+from .parts_taken import Occupancy
 from .perturb import DegradedLinks
 
 
@@ -22,7 +22,7 @@ class UnevenFamily(Family):
 
     def __init__(
         self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], matrices: Mapping[int, Matrix],
-        users: Mapping[int, Array], *, cluster: Cluster, policy: CollectivePolicy, degraded: DegradedLinks,
+        users: Mapping[int, Array], *, policy: CollectivePolicy, degraded: DegradedLinks, occupancy: Occupancy,
     ) -> None:  # fmt: skip
         """`users` are the groups that use each charge, in ascending order."""
         self.members, self.gpus, self.charges, self.users = members, gpus, dict(charges), users
@@ -32,7 +32,7 @@ class UnevenFamily(Family):
         for charge, call in charges.items():
             groups = users[charge]
             served = policy.with_matrix(matrices[charge], gpus[groups[0]]) if charge in matrices else policy
-            family = Family(members[groups], gpus[groups], {charge: call}, cluster=cluster, policy=served, degraded=degraded)
+            family = Family(members[groups], gpus[groups], {charge: call}, policy=served, degraded=degraded, occupancy=occupancy)
             if charge in family.services:
                 pattern = len(self.families)
                 self.families[charge], self.services[charge] = family, family.services[charge]._replace(pattern=pattern)

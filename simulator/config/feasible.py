@@ -18,7 +18,7 @@ from ..plan.mesh import REPLICAS
 from ..plan.plan import EVEN, Fidelity, Plan
 from ..plan.stage_layers import stage_layers
 from ..program.slot import lay_out
-from ..workload.framework import Framework
+from ..workload.framework import CommunicationSms, Framework
 from ..workload.job import DTYPES, ELEMENT_BYTES, Job
 from ..workload.learning import train_flop_per_token
 from ..workload.model import Model
@@ -198,8 +198,14 @@ def _divisions(scenario: Scenario) -> Found:
 
 
 def _overlapped(scenario: Scenario) -> Found:
-    """Faults of the overlap of tensor-parallel collectives with pieces of GEMMs."""
+    """Faults of the overlap of tensor-parallel collectives with pieces of GEMMs, and of its fidelity."""
     plan, job, framework = scenario.plan, scenario.job, scenario.framework
+    if scenario.fidelity.overlap == "slowed" and scenario.fidelity.collectives == "stepwise":
+        yield (
+            "fidelity.overlap",
+            "what single messages take from compute is not modelled",
+            "free, or collectives: fluid or closed",
+        )
     if plan.overlap.tp == "decomposed" and not (plan.tp > 1 and plan.uses_sequence_parallel):
         message = "only the gathers and reduce-scatters of sequence parallelism are cut into pieces"
         yield "plan.overlap.tp", message, "true, or tp > 1 with sequence_parallel: true"
@@ -378,4 +384,6 @@ def unused(scenario: Scenario) -> list[str]:
     if not has_pods and cluster.nodes > 1 and cluster.nodes_per_pod != keys(ClusterFile)["nodes_per_pod"].default:
         message = f"{cluster.nodes_per_pod} has no effect, the shape {cluster.shape_name} has no pods"
         found.append(f"cluster.nodes_per_pod: {message}")
+    if scenario.fidelity.overlap == "free" and scenario.framework.sms != CommunicationSms():
+        found.append("framework.sms: it has no effect, with fidelity.overlap: free communication takes nothing from compute")
     return found

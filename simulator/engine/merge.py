@@ -2,9 +2,10 @@
 
 A row is merged into the row before it on its only lane if both are own work of the same group of rows, if it waits for no other
 row, and if no other row waits for the row before. Then it starts when that row ends, whatever happens elsewhere. At full speed
-the merged row takes the sum of both durations, so every other row starts and ends at the same nanosecond with it as without, and
-the times of all rows follow from the times of the merged rows. At other speeds durations are rounded row by row: templates of
-ranks at such speeds stay as they are. What `expand` makes of the merged skeleton is several times smaller.
+the merged row takes the sum of both durations, so every other row starts and ends at the same nanosecond with it as without,
+and the times of all rows follow from the times of the merged rows. At other speeds durations are rounded row by row: templates
+of ranks at such speeds, and templates whose rows communication may slow, stay as they are. What `expand` makes of the merged
+skeleton is several times smaller.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def merged(skeleton: Skeleton, groups: Sequence[Array]) -> Skeleton:
     full = np.array([profile == Profile.constant(FULL_SPEED) for profile in skeleton.profiles])[skeleton.speed]
     slowed = set(skeleton.program[~full].tolist())
     templates = [
-        template if number in slowed else _merged(template, group)
+        template if number in slowed or template.resource is not None else _merged(template, group)
         for number, (template, group) in enumerate(zip(skeleton.templates, groups, strict=True))
     ]
     return replace(skeleton, templates=tuple(templates))
@@ -61,5 +62,5 @@ def _merged(template: Template, group: Array) -> Template:
         template.charge[heads],
         Csr.from_pairs(of_row[row[kept]], of_row[before[kept]], len(heads)),
         Csr.from_pairs(lanes.row_of[begins], of_row[lanes.idx[begins]], len(lanes)),
-        Merged(template, of_row, heads, order),
+        merged=Merged(template, of_row, heads, order),
     )

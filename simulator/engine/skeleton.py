@@ -14,7 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import InvariantBroken
-from .task import Array, Csr, Profile, TaskGraph, offsets
+from .overlap import overlapping
+from .task import Array, Csr, Profile, Sharing, TaskGraph, offsets
 from .template import Template
 
 
@@ -31,6 +32,10 @@ class Tariff:
     """Time from the end of the task, when its streams are free, until the successors of the task may start."""
     cap_profile: Array
     """The index, in the profiles of the skeleton, of a cap that changes with time, or -1."""
+    cores: Array
+    """The part of the processors of a rank that the task takes while it is in progress, in units of 2^-16."""
+    memory: Array
+    """The part of the bandwidth of a rank's memory that the task takes, likewise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,9 +193,43 @@ def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: in
         skeleton.profiles,
         skeleton.single_weight,
         changing if (changing >= 0).any() else None,
+        _sharing(skeleton, of_program, (own_base, turn_base), charge, solo_ns),
     )
     class_of = np.arange(skeleton.ranks) if class_of is None else class_of
     return Expansion(graph, skeleton, own_base, turn_base, stream_rank, stream_lane, class_of, tasks_unfolded or n)
+
+
+def _sharing(
+    skeleton: Skeleton, of_program: list[Array], bases: tuple[Array, Array], charge: Array, solo_ns: Array
+) -> Sharing | None:
+    """The tasks that slow others on the same rank, and the tasks that they slow; None if no task can ever slow another."""
+    tariff, slots = skeleton.tariff, skeleton.slots
+    taken = np.stack([tariff.cores, tariff.memory], axis=2)
+    charges = np.any(taken > 0, axis=0)
+    resource, group = np.full(len(charge), -1), np.full(len(charge), -1)
+    groups, ranks_of_groups = [_NONE], [_NONE]
+    for template, ranks in zip(skeleton.templates, of_program, strict=True):
+        if not len(ranks) or template.resource is None:
+            continue
+        takes = charges[template.charge] & (template.slot >= 0)[:, None]
+        slowed, slowing = overlapping(
+            template.preds, template.lanes, np.where(template.longest_ns > 0, template.resource, -1), takes
+        )
+        tasks = _tasks(skeleton, template, ranks, *bases)
+        resource[tasks[:, slowed]] = template.resource[slowed]
+        group[tasks[:, slowing]] = slots[template.slot[slowing]][:, ranks].T
+        for slot in np.unique(template.slot[slowing]).tolist():
+            groups.append(slots[slot, ranks])
+            ranks_of_groups.append(ranks)
+    resource[solo_ns == 0] = -1
+    taking = np.flatnonzero(group >= 0)
+    takes = np.zeros((len(charge), 2), dtype=np.int64)
+    takes[taking] = taken[skeleton.kind[group[taking]], charge[taking]]
+    group[~takes.any(axis=1)] = -1
+    if not takes.any():
+        return None
+    members = Csr.from_pairs(np.concatenate(groups), np.concatenate(ranks_of_groups), skeleton.communicators)
+    return Sharing(resource, takes, group, members)
 
 
 def _turns(skeleton: Skeleton) -> Array:

@@ -44,6 +44,8 @@ class Template:
     """Row -> rows of this template that must end before the row starts."""
     lanes: Csr
     """Lane -> its rows in FIFO order. A row may be on several lanes."""
+    resource: Array | None = None
+    """Row -> the resource whose shortage slows it, or -1; None if nothing slows any row."""
     merged: Merged | None = None
     """The rows that were merged into these; None where nothing was."""
 
@@ -69,6 +71,11 @@ class Template:
         """The duration of each row for one variant."""
         of: Array = self.solo_ns if self.solo_ns.ndim == 1 else self.solo_ns[variant]
         return of
+
+    @property
+    def longest_ns(self) -> Array:
+        """The longest duration of each row over all variants."""
+        return self.solo_ns if self.solo_ns.ndim == 1 else self.solo_ns.max(axis=0)
 
     @property
     def shortest_ns(self) -> Array:

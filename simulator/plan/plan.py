@@ -367,4 +367,9 @@ class Fidelity(Declared):
         Collectives,
         "fluid: flows share links fairly; closed: fixed times without contention; stepwise: every message is simulated",
     ] = "fluid"
+    overlap: Annotated[
+        Literal["free", "slowed"],
+        "free: compute beside communication takes as long as alone; slowed: communication takes multiprocessors and memory "
+        "bandwidth from it",
+    ] = "free"
     granularity: Annotated[Literal["op"], "op: every kernel and every collective is simulated"] = "op"

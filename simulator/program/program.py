@@ -27,6 +27,8 @@ HOST = "host"
 """The stream of the thread that launches the operations of a rank, and the axis of time spent waiting for launches."""
 OFFLOAD = "offload"
 """The axis of copies to and from the memory of the host, and of updates by the host: each kind has a stream of its own."""
+DEEPEP = "deepep"
+"""The library of exchanges of experts that forwards tokens within nodes."""
 COPY_OUT, COPY_IN, UPDATE_ON_HOST = "copy_out", "copy_in", "update_on_host"
 """Kinds of collectives of the axis `OFFLOAD`, each of a single rank."""
 
@@ -274,6 +276,8 @@ class Communicator:
     pipeline: tuple[int, ...] | None = None
     size: int | None = None
     stride: int = 1
+    library: str = ""
+    """The library that carries out its collectives, if it is not the usual one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,6 +292,7 @@ def _result_lines(run: Run) -> list[tuple[str, str]]:
         ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
         ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),
         ("compute", f"{of_step(m.busy_s)}, mean over ranks"),
+        *([("slow-down", f"{of_step(m.slowed_s)}, compute beside communication")] if m.slowed_s else []),
         ("pipeline bubble", f"{of_step(m.bubble_fraction * m.step_time_s)}, waiting for other stages"),
         ("exposed", by_axis(m.exposed_s) or "no communication"),
         *([("imbalance", f"{uneven}, waiting for slower members of a group")] if uneven else []),

@@ -135,7 +135,8 @@ def site_of(scenario: Scenario, prices: PricedKernels | None = None) -> Site:
     host = _host(scenario.framework)
     policy = policy_on(cluster)
     uneven = replace(policy, uneven=lambda matrix, gpus: uneven_policy(Exchange.of(matrix), policy, cluster, gpus))
-    return Site(cluster, prices or prices_of(scenario), uneven, perturbations, host)
+    sms = scenario.framework.sms if scenario.fidelity.overlap == "slowed" else None
+    return Site(cluster, prices or prices_of(scenario), uneven, perturbations, host, sms)
 
 
 def _perturbation(p: Perturb, cluster: Cluster) -> Perturbation:

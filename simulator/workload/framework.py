@@ -16,6 +16,7 @@ from ..units import GIB, MIB
 from .job import ELEMENT_BYTES, Job, NarrowFormat
 
 Narrow = Annotated[NarrowFormat, Noun("format of eight or four bits")]
+Sms = Limits(ge=0, le=64)
 
 
 @documented
@@ -89,6 +90,17 @@ class Overlaps(Declared):
 
 @documented
 @dataclass(frozen=True, slots=True)
+class CommunicationSms(Declared):
+    """Multiprocessors (SMs) that communication holds while it runs; None: as its library chooses. Used by fidelity.overlap."""
+
+    rings: Annotated[int | None, Sms, "SMs of a collective by rings or trees, such as NCCL_MAX_CTAS"] = None
+    switches: Annotated[int | None, Sms, "SMs of a reduction by NVSwitches, such as NCCL_NVLS_NCHANNELS"] = None
+    transfers: Annotated[int | None, Sms, "SMs of a message between two GPUs"] = None
+    exchanges: Annotated[int | None, Sms, "SMs of an all-to-all, or of a dispatch or combine of DeepEP"] = None
+
+
+@documented
+@dataclass(frozen=True, slots=True)
 class UsualPlan(Declared):
     """Parts of a plan that the framework chooses where a plan leaves them open."""
 
@@ -145,6 +157,9 @@ class Framework(Declared):
     host: Annotated[HostTimes, "times of launches on the host"] = field(default_factory=HostTimes)
     low_precision: Annotated[LowPrecision, "use of formats of eight or four bits"] = field(default_factory=LowPrecision)
     overlap: Annotated[Overlaps, "communication beside compute, if the plan says nothing"] = field(default_factory=Overlaps)
+    sms: Annotated[CommunicationSms, "SMs that communication takes from compute beside it"] = field(
+        default_factory=CommunicationSms
+    )
     plan: Annotated[UsualPlan, "sharding and recomputation, if the plan says nothing"] = field(default_factory=UsualPlan)
     memory: Annotated[MemoryOverhead, "GPU memory besides tensors"] = field(default_factory=MemoryOverhead)
 

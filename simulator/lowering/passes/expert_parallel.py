@@ -29,7 +29,7 @@ import numpy as np
 
 from ...kernels import DIMENSIONS, NARROW_BYTES, Gemm, Kernel, Part, Rowwise, Split
 from ...plan.plan import Plan
-from ...program.program import AnyOp, Body, Collective, Communicator, Compute, Matrix, Program, Purpose, collective_for
+from ...program.program import DEEPEP, AnyOp, Body, Collective, Communicator, Compute, Matrix, Program, Purpose, collective_for
 from ...workload.job import Job
 from ...workload.model import Model
 from ..routing import Load, Loads, loads
@@ -144,10 +144,10 @@ class ExpertParallel:
         found: dict[Communicator, Fraction | int] = {}
         if self.node > 1:
             ranks = touched(reached * self.node, self.experts // self.ep, self.per_token)
-            found[Communicator(INSIDE, "ep", ("ep",), size=self.node)] = ranks * self.tokens
+            found[Communicator(INSIDE, "ep", ("ep",), size=self.node, library=DEEPEP)] = ranks * self.tokens
         if nodes > 1:
             rows = touched(reached, self.experts // nodes, self.per_token) * self.tokens
-            found[Communicator(ACROSS, "ep", ("ep",), size=nodes, stride=self.node)] = rows
+            found[Communicator(ACROSS, "ep", ("ep",), size=nodes, stride=self.node, library=DEEPEP)] = rows
         return found
 
 
