@@ -30,7 +30,7 @@ from simulator.config import fabric_files
 from simulator.config.fabric_files import Fabric, Loader
 from simulator.config.load import cluster as find
 from simulator.costs.collectives import theory
-from simulator.costs.collectives.curves import Curve, uncontended_time
+from simulator.costs.collectives.curves import Curve, UncontendedTime, uncontended_time
 from simulator.costs.collectives.link_constants import LAWS, Across, Inside, Laws
 from simulator.costs.collectives.theory import Call
 from simulator.errors import UserError
@@ -274,10 +274,10 @@ class Built:
         """The links that cells describe, looked up once."""
         return cache(lambda cells: links_on(cells, self.fabrics.__getitem__))
 
-    def seconds(self, row: Measured) -> float:
+    def time(self, row: Measured) -> UncontendedTime:
         """The prediction for a row, from its description alone."""
         links = self.links(row.machine)
-        return uncontended_time(row.call, links.inside, links.across, links.curves, laws=self.laws).seconds
+        return uncontended_time(row.call, links.inside, links.across, links.curves, laws=self.laws)
 
 
 def build(rows: Sequence[Measured], *, laws: bool) -> Built:
@@ -300,6 +300,11 @@ def build(rows: Sequence[Measured], *, laws: bool) -> Built:
         source = _source(fabric, behind, fitted_too=bool(count[fabric.name]))
         made[fabric.name] = replace(fabric, provenance=known, source=source, curves=own, **held_as)
     return Built(made, constants["laws"])
+
+
+def build_without(rows: Sequence[Measured], system: str) -> Built:
+    """The same, and the laws, without anything that is known from one system."""
+    return build([row for row in rows if row.role == "fit" and row.system != system], laws=True)
 
 
 def _source(fabric: Fabric, rows: Sequence[Measured], *, fitted_too: bool) -> str:
@@ -416,7 +421,7 @@ def place(row: Measured) -> str:
 def errors(built: Built, rows: Iterable[Measured]) -> Errors:
     found: Errors = defaultdict(list)
     for row in rows:
-        found[row.system, place(row)].append(built.seconds(row) / row.seconds - 1)
+        found[row.system, place(row)].append(built.time(row).seconds / row.seconds - 1)
     return found
 
 
@@ -456,7 +461,7 @@ def leave_one_system_out(rows: Sequence[Measured]) -> Errors:
     """Everything, the laws too, refitted without one system; then that system predicted from its description."""
     found: Errors = {}
     for system in sorted({row.system for row in rows}):
-        built = build([row for row in rows if row.system != system], laws=True)
+        built = build_without(rows, system)
         found |= errors(built, [row for row in rows if row.system == system])
     return found
 
