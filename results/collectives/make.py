@@ -85,6 +85,7 @@ LAWS_INSIDE = {
     "alltoall_step": 0.7,
     "alltoall_efficiency": 0.2,
     "direct_launch": 0.5,
+    "direct_vllm_launch": 0.5,
     "direct_efficiency": 0.5,
 }
 LAWS_ACROSS = {"crossing_fill": 0.7, "peer_s": 0.7}
@@ -150,7 +151,7 @@ def series_of(kind: str, library: str, size: float) -> str:
     if kind != "all_reduce":
         return "auto"
     own = LIBRARIES[library]
-    return "direct" if size <= own.direct_most_bytes else own.series
+    return own.direct if size <= own.direct_most_bytes else own.series
 
 
 def links_on(cells: Cells, load: Loader) -> Links:

@@ -47,7 +47,7 @@ places = st.sampled_from([(2, 1), (3, 1), (8, 1), (72, 1), (2, 2), (16, 2), (40,
 sizes = st.floats(0, 37).map(lambda octaves: 2.0**octaves)
 kinds = st.sampled_from(KINDS)
 algorithms = st.sampled_from(ALGORITHMS)
-CHOSEN = ("auto", "plain", "direct")
+CHOSEN = ("auto", "plain", "direct", "direct_vllm")
 """Left to a library, or to a framework that hands over to it: where it changes over, the time of an all-reduce may jump."""
 
 

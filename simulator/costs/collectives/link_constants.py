@@ -141,8 +141,10 @@ class Laws:
     """Efficiency of an all-to-all over the efficiency of a ring."""
     pair_efficiency: float = 1.15
     """Efficiency of a single pair that sends both ways, over the efficiency of a ring."""
-    direct_launch: float = 0.54
+    direct_launch: float = 0.47
     """Launch time of kernels that read their peers' memory, over the launch time of a ring."""
+    direct_vllm_launch: float = 1.48
+    """Launch time of such kernels of vLLM, over those of TensorRT-LLM."""
     direct_efficiency: float = 1.26
     """Efficiency of kernels that read their peers' memory, over the efficiency of a ring."""
     norm: float = 8.0

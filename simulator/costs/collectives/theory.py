@@ -21,10 +21,12 @@ from . import nccl_choice
 from .link_constants import LAWS, Across, Inside, Laws
 
 Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall", "sendrecv"]
-Algorithm = Literal["auto", "plain", "ring", "tree", "nvls", "sharp", "direct"]
+Algorithm = Literal["auto", "plain", "ring", "tree", "nvls", "sharp", "direct", "direct_vllm"]
 KINDS: tuple[str, ...] = get_args(Kind)
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 """Algorithms of all-reduces. `plain` is `auto` where switches cannot reduce, as for one-byte integers: ring or tree."""
+DIRECT = ("direct", "direct_vllm")
+"""Kernels that read their peers' memory: those of TensorRT-LLM, and those of vLLM."""
 PLAIN, FORCED = ("ring", "tree"), ("ring", "tree", "nvls", "sharp")
 EXCHANGES = ("alltoall", "sendrecv")
 KNOWN_AS = {"nvls_tree": "nvls", "point_to_point": "auto"}
@@ -217,7 +219,7 @@ def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...
     if wanted in FORCED:
         return (wanted,)
     left = (taken(replace(call, algorithm="plain" if wanted == "plain" else "auto"), inside, across),)
-    return (*left, "one_shot", "two_shot") if wanted == "direct" and not far else left
+    return (*left, "one_shot", "two_shot") if wanted in DIRECT and not far else left
 
 
 def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
@@ -253,7 +255,8 @@ def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: 
     # One kernel reads its peers' memory: all of it in one go, or each its share of it, and then the others' sums.
     others, once = n - 1, name == "one_shot"
     served, read = laws.alltoall_step * others + (0 if once else 1), others * size if once else 2 * others / n * size
-    return Demand(served, 0, read, 0, laws.direct_efficiency * reach, launch=laws.direct_launch)
+    launch = laws.direct_launch * (laws.direct_vllm_launch if call.algorithm == "direct_vllm" else 1.0)
+    return Demand(served, 0, read, 0, min(1.0, laws.direct_efficiency * reach), launch=launch)
 
 
 def _demand_of_exchange(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
