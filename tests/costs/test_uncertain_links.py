@@ -93,7 +93,7 @@ def test_only_rings_crowd() -> None:
         assert (theory.seconds(call, inside, across) > theory.seconds(call, inside, empty)) == slower
 
 
-def test_several_racks_take_rings_for_large_payloads() -> None:
+def test_t7_2_several_racks_take_rings_for_large_payloads() -> None:
     inside, across = INSIDE["nvlink5-nvswitch"], replace(ACROSS["ndr-ib"], nics=72)
     for racks in (2, 20):
         piece = RACK_PIECE_BYTES * 72 * racks
