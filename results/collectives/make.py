@@ -388,11 +388,15 @@ def systems_left_out(rows: Sequence[Measured]) -> list[Judged]:
 def logs_left_out(rows: Sequence[Measured]) -> list[Judged]:
     """Every fitted row whose system has several logs, predicted without its log."""
     fit = [row for row in rows if row.role == "fit"]
-    logs: dict[str, dict[tuple[str, str], list[Measured]]] = defaultdict(lambda: defaultdict(list))
+    logs: dict[tuple[str, str, str], list[Measured]] = defaultdict(list)
     for row in fit:
-        logs[row.system][row.source, row.version].append(row)
-    several = [own for of_system in logs.values() if len(of_system) > 1 for own in of_system.values()]
-    return [one for own in several for one in judged(build([row for row in fit if row not in own], laws=False), own)]
+        logs[row.system, row.source, row.version].append(row)
+    found = []
+    for log, own in logs.items():
+        if sum(system == log[0] for system, _, _ in logs) > 1:
+            rest = [row for other, of_other in logs.items() if other != log for row in of_other]
+            found += judged(build(rest, laws=False), own)
+    return found
 
 
 def table(title: str, found: Errors, note: str) -> list[str]:
