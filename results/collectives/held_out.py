@@ -84,7 +84,8 @@ def means(found: dict[str, Score]) -> tuple[float, float]:
 
 def lines(found: dict[str, Score], head: str) -> list[str]:
     """Scores as a table in Markdown."""
-    table = [f"| {head} | rows | median | p90 | bias | in interval |", "|---|---|---|---|---|---|"]
+    heads = f"| {head} | rows | median | p90 | bias | in interval |"
+    table = [heads, "|---" * (heads.count("|") - 1) + "|"]
     for name, one in found.items():
         table.append(f"| {name} | {one.rows} | {one.median:.1%} | {one.p90:.1%} | {one.bias:+.1%} | {one.covered:.0%} |")
     return [*table, ""]

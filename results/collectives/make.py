@@ -433,7 +433,7 @@ def left_out_sections(rows: Sequence[Measured]) -> list[str]:
     by_system = held_out.scores(systems, lambda row: row.system)
     middle, p90 = held_out.means(by_system)
     lines = ["## Leave one system out", "", SYSTEMS_NOTE, "", f"Mean of the medians {middle:.1%}, of the p90 {p90:.1%}.", ""]
-    lines += held_out.lines(by_system, "system")
+    lines += held_out.lines(held_out.scores(systems, lambda row: f"{row.system} | {row.place}"), "system | where")
     lines += held_out.lines(held_out.scores(systems, lambda row: f"{row.time.provenance}, {row.place}"), "provenance and place")
     for system in by_system:
         own = [row for row in systems if row.system == system]
