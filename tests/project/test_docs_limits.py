@@ -92,7 +92,7 @@ STATED: dict[str, Callable[[], str]] = {
     "borrowed constants: experts": lambda: between(kernels("large", BORROWED, of("moe"))),
     "collectives with curves": lambda: " / ".join(between(collectives(SIZES, where)) for where in ("inside", "across")),
     "collectives without": lambda: " / ".join(
-        between(collectives(SYSTEMS, where, lambda system: not any(map(system.__contains__, ODD)))) for where in ("inside", "across")
+        between(collectives(SYSTEMS, where, lambda name: not any(word in name for word in ODD))) for where in ("inside", "across")
     ),
     "PCIe servers": lambda: "; ".join(
         between(collectives(SYSTEMS, "inside", lambda system, word=word: word in system)) for word in (SERVERS, PAIRS, A40)
