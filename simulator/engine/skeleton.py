@@ -15,48 +15,7 @@ import numpy as np
 
 from ..errors import InvariantBroken
 from .task import Array, Csr, Profile, TaskGraph, offsets
-
-
-@dataclass(frozen=True, eq=False)
-class Template:
-    """The program of a rank: rows on FIFO lanes. A row is own work of the rank or one turn of a communicator."""
-
-    slot: Array
-    """The slot of the communicator whose next task the row is, or -1 for own work of the rank."""
-    solo_ns: Array
-    """Duration of own work at full speed, in ns; unused for communicators."""
-    charge: Array
-    """The charge of a communicator's task: a column of the tariff; unused for own work."""
-    preds: Csr
-    """Row -> rows of this template that must end before the row starts."""
-    lanes: Csr
-    """Lane -> its rows in FIFO order. A row may be on several lanes."""
-
-    def __len__(self) -> int:
-        return len(self.slot)
-
-    @cached_property
-    def turn(self) -> Array:
-        """For each row, the number of earlier rows with the same slot: the index of the row among all rows of its slot."""
-        order = np.argsort(self.slot, kind="stable")
-        ordered = self.slot[order]
-        starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(order) else order
-        turn = np.empty(len(self), dtype=np.int64)
-        turn[order] = np.arange(len(self)) - np.repeat(starts, np.diff(np.append(starts, len(self))))
-        return turn
-
-    @cached_property
-    def own(self) -> Array:
-        """The rows of own work of the rank."""
-        return np.flatnonzero(self.slot < 0)
-
-    def rows_of(self, slot: int) -> Array:
-        return np.flatnonzero(self.slot == slot)
-
-    def private(self, slot: int) -> bool:
-        """Whether the lanes of a slot hold no other rows, so that the FIFO order of the communicator implies the lane order."""
-        lanes = sorted(set(self.lanes.row_of[self.slot[self.lanes.idx] == slot].tolist()))
-        return all(bool((self.slot[self.lanes.row(lane)] == slot).all()) for lane in lanes)
+from .template import Template
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -96,10 +55,17 @@ class Skeleton:
     link_profile: Array
     single_weight: Array | None = None
     """For each entry of `footprints`, the weight of a single footprint of those folded into the entry; None without folding."""
+    variant: Array | None = None
+    """Rank -> the row of its durations, in templates that have several; None for the first of every rank."""
 
     @property
     def ranks(self) -> int:
         return len(self.program)
+
+    @cached_property
+    def variants(self) -> Array:
+        """Rank -> the row of its durations, in templates that have several."""
+        return np.zeros_like(self.program) if self.variant is None else self.variant
 
     @property
     def communicators(self) -> int:
@@ -132,17 +98,27 @@ class Expansion:
     """Number of tasks of the whole cluster: the own tasks of each rank, and each task of a communicator once."""
 
     def tasks_of(self, rank: int) -> Array:
-        """The task of each row of a rank's template."""
-        template = self.skeleton.templates[int(self.skeleton.program[rank])]
-        return _tasks(self.skeleton, template, np.array([rank]), self.own_base, self.turn_base)[0]  # type: ignore[no-any-return]
+        """The task of each row of a rank's template; where rows are merged, that of each row of the whole template."""
+        merged, tasks = self.template_of(rank).merged, self.begun_by(rank)[1]
+        return tasks if merged is None else tasks[merged.of_row]
+
+    def begun_by(self, rank: int) -> tuple[Array, Array]:
+        """The rows of a rank's template that begin a task, which are all rows but those merged into others; and these tasks."""
+        template = self.template_of(rank)
+        tasks = _tasks(self.skeleton, template, np.array([rank]), self.own_base, self.turn_base)[0]
+        return (np.arange(len(template)) if template.merged is None else template.merged.heads), tasks
+
+    def template_of(self, rank: int) -> Template:
+        """The template of a rank, with merged rows where there are some."""
+        return self.skeleton.templates[int(self.skeleton.program[rank])]
 
     @cached_property
     def origin(self) -> tuple[Array, Array]:
         """For each task, the lowest participating rank and the row of that rank's template."""
         rank_of, row_of = np.full(len(self.graph), -1), np.full(len(self.graph), -1)
         for rank in range(self.skeleton.ranks - 1, -1, -1):
-            tasks = self.tasks_of(rank)
-            rank_of[tasks], row_of[tasks] = rank, np.arange(len(tasks))
+            rows, tasks = self.begun_by(rank)
+            rank_of[tasks], row_of[tasks] = rank, rows
         return rank_of, row_of
 
 
@@ -151,7 +127,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 def _tasks(skeleton: Skeleton, template: Template, ranks: Array, own_base: Array, turn_base: Array) -> Array:
     """The task of every row (columns) of every given rank (rows); all given ranks run `template`."""
-    communicators = skeleton.slots[np.maximum(template.slot, 0)][:, ranks].T
+    communicators = skeleton.slots[:, ranks].T[:, np.maximum(template.slot, 0)]
     base = np.where(template.slot < 0, own_base[ranks][:, None], turn_base[communicators])
     tasks: Array = base + template.turn
     return tasks
@@ -181,7 +157,8 @@ def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: in
         if not len(ranks) or not len(template):
             continue
         tasks = _tasks(skeleton, template, ranks, own_base, turn_base)
-        solo_ns[tasks[:, template.own]] = template.solo_ns[template.own]
+        lasting_ns = template.solo_ns if template.solo_ns.ndim == 1 else template.solo_ns[skeleton.variants[ranks]]
+        solo_ns[tasks[:, template.own]] = lasting_ns[..., template.own]
         speed[tasks[:, template.own]] = ranks[:, None]
         others = np.flatnonzero(template.slot >= 0)
         charge[tasks[:, others]] = template.charge[others]
@@ -313,6 +290,7 @@ def join_skeletons(parts: Sequence[Skeleton]) -> Skeleton:
         Csr(offsets(np.concatenate([np.diff(csr.ptr) for csr in footprints])), np.concatenate([csr.idx for csr in footprints])),
         np.concatenate(weights),
         links,
+        variant=np.concatenate([p.variants for p in parts]),
     )
 
 

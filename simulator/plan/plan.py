@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Collectives = Literal["closed", "fluid", "stepwise"]
 EVEN = "even"
 """The layout with equal numbers of layers in all stages."""
+Shares = tuple[float, ...] | tuple[tuple[float, ...], ...]
+"""Shares of the tokens by expert: the same in all layers, or a list for each layer with experts."""
 Rank = Annotated[int, Limits(ge=0, le=2**20)]
 Expert = Annotated[int, Limits(ge=0, le=2**24)]
 
@@ -135,10 +137,10 @@ class Moe(Declared):
     """Routing of tokens to experts, and the exchange that takes tokens to the ranks of their experts."""
 
     routing: Annotated[
-        str | tuple[float, ...],
+        str | tuple[float, ...] | tuple[tuple[float, ...], ...],
         Text("routing"),
-        "balanced: every expert has as many rows as any other; drawn: experts are unequally popular, at random; "
-        "a file (.csv, .json) or a list: shares of the tokens by expert",
+        "balanced: every expert has as many rows as any other; drawn: experts are unequally popular, at random, in every layer "
+        "others; a file (.csv, .json) or a list: shares of the tokens by expert, or a list for each layer with experts",
     ] = "balanced"
     seed: Annotated[int, Limits(ge=0, le=2**32), "of drawn routing: seed of the random numbers"] = 0
     concentration: Annotated[
@@ -158,13 +160,23 @@ class Moe(Declared):
     ] = None
     ranks: Annotated[
         Literal["each", "hottest"],
-        "of uneven routing: each: every rank has its own rows; hottest: only the rank with most rows, the others share the rest "
-        "evenly, which takes much less time to simulate",
+        "of uneven routing: each: every rank has its own rows; hottest: only one rank, with the most rows in every layer, the "
+        "others share the rest evenly, which takes less time to simulate",
     ] = "each"
     placement: Annotated[
         Literal["contiguous", "cyclic"] | tuple[tuple[Expert, ...], ...],
         "of uneven routing: contiguous: a rank holds consecutive experts; cyclic: every ep-th; a list: experts of each rank",
     ] = "contiguous"
+
+    @property
+    def layers_differ(self) -> bool:
+        """Whether every layer with experts has a load of its own."""
+        return self.routing == "drawn" or (not isinstance(self.routing, str) and isinstance(self.routing[0], tuple))
+
+    def given_shares(self, layers: int) -> tuple[tuple[float, ...], ...]:
+        """The given shares of that many layers with experts."""
+        first = self.routing[0]
+        return self.routing if isinstance(first, tuple) else (self.routing,) * layers  # type: ignore[return-value]
 
 
 @documented

@@ -58,7 +58,8 @@ class TimelineTable:
     def columns_of(self, rank: int) -> dict[str, Any]:
         """The columns of one rank, in the order of its program."""
         timeline, labels = self.result.engine_timeline, self.result.labels[self.result.coordinate(rank)]
-        tasks, from_ns = timeline.tasks_of(rank), self.result.observation.from_ns
+        tasks, times, from_ns = timeline.tasks_of(rank), timeline.rank_times(rank), self.result.observation.from_ns
+        variant = int(timeline.expansion.skeleton.variants[timeline.class_of[rank]])
         columns = {
             "task": tasks,
             "rank": np.full(len(tasks), rank),
@@ -69,10 +70,10 @@ class TimelineTable:
             "chunk": labels.chunk,
             "microbatch": labels.microbatch,
             "block": np.array(labels.blocks, dtype=object),
-            "start_ns": timeline.times.start_ns[tasks] - from_ns,
-            "end_ns": timeline.times.end_ns[tasks] - from_ns,
-            "arrival_ns": timeline.times.arrival_ns[tasks] - from_ns,
-            "flop": labels.flop,
+            "start_ns": times.start_ns - from_ns,
+            "end_ns": times.end_ns - from_ns,
+            "arrival_ns": times.arrival_ns - from_ns,
+            "flop": labels.flop_of(variant),
             "payload_bytes": labels.payload_bytes,
             "wire_bytes": timeline.expansion.graph.work[tasks] >> 24,
         }

@@ -28,7 +28,7 @@ from ..hardware.cluster import Cluster
 from ..kernels import UNFUSED
 from ..lowering.lower import lower
 from ..lowering.passes.expert_overlap import paired
-from ..plan.plan import Fidelity, Moe, Plan
+from ..plan.plan import Fidelity, Plan
 from ..program.labels import Labels
 from ..program.program import Program
 from ..program.slot import Layout, lay_out
@@ -42,8 +42,6 @@ from .memory_check import memory_of
 from .run import Run
 from .slot_durations import slot_durations
 
-MANY_ROLES = 16
-"""Number of ranks with loads of their own from which the effort is estimated before the program of each is written."""
 PERTURB = "sim.Perturb(rank=13, speed=0.8), or a list of such"
 MODEL = 'sim.model("llama3-70b"); a scenario from a file or a mapping is run by .simulate()'
 
@@ -103,9 +101,6 @@ def simulate_scenario(
     layout = layout_of(scenario, site)
     counts = steady_state.to_simulate(scenario, steps)
     limits = estimated_effort.Limits(engine, long, expect)
-    if roles := _many_roles(scenario.plan):
-        even = replace(scenario, plan=replace(scenario.plan, moe=Moe()))
-        limits.must_begin(program_of(even, counts[0], layout), scenario.cluster, folding=folding, roles=roles)
     memory = memory_of(scenario, layout, allow_oom=allow_oom)
     for count in counts:
         program = program_of(scenario, count, layout)
@@ -115,12 +110,6 @@ def simulate_scenario(
             wall_s = perf_counter() - began
             return Run(scenario, program, site, prices, bound, timeline, memory, used, reason, wall_s, window)
     raise InvariantBroken("no number of steps was enough to measure one")
-
-
-def _many_roles(plan: Plan) -> int:
-    """The number of ranks with loads of their own, where lowering them all takes long; 0 elsewhere."""
-    own = plan.ep if plan.moe.routing != "balanced" and plan.moe.ranks == "each" else 0
-    return own if own >= MANY_ROLES else 0
 
 
 def _check_options(engine: str, steps: int | None) -> None:
@@ -194,7 +183,8 @@ def _simulated(
     """The bound program, its timeline, the engine, and the reasons for the number of classes of ranks and for the engine."""
     bound, fidelity = bound_of(scenario, program, site), scenario.fidelity.collectives
     messages = fidelity == "stepwise"
-    folded = (fold if folding and not messages else unfolded)(bound.skeleton, limits.must_end)
+    skeleton = bound.skeleton if messages else bound.merged
+    folded = (fold if folding and not messages else unfolded)(skeleton, limits.must_end)
     steps_of = stepwise(bound, site, folded, limits.must_send) if messages else None
     graph = with_fixed_durations(steps_of.graph if steps_of else folded.graph, every=fidelity == "closed")
     try:

@@ -13,8 +13,9 @@ import simulator as sim
 from simulator.config import catalog
 from simulator.engine import des
 from simulator.engine.fold import fold
-from simulator.engine.skeleton import Skeleton, Tariff, Template
+from simulator.engine.skeleton import Skeleton, Tariff
 from simulator.engine.task import FULL_SPEED, Csr, Profile
+from simulator.engine.template import Template
 from simulator.engine.timeline import Timeline, Times
 from simulator.kernels import Gemm
 from simulator.metrics import Observation, observe

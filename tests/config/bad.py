@@ -163,6 +163,7 @@ BAD: dict[str, Bad] = {
     "routing of a dense model": Bad("tp: 2", "tp: 2, moe: {capacity: 1.5}", ("3:15: plan.moe: ", "has no experts")),
     "a routing of no name": Bad("tp: 2", "moe: {routing: drwn}", ("3:14: plan.moe.routing: 'drwn' is no", "mean 'drawn'?")),
     "a routing of no file": Bad("tp: 2", "moe: {routing: x.csv}", ("3:14: plan.moe.routing: no file", "columns expert")),
+    "shares of layers and experts": Bad("tp: 2", "moe: {routing: [[1, 2], 3]}", ("3:14: plan.moe.routing: 3 is no list",)),
     "a placement of no kind": Bad("tp: 2", "moe: {placement: 3}", ("plan.moe.placement should be contiguous", "or a list")),
     "a capacity of nothing": Bad("tp: 2", "moe: {capacity: 0}", ("plan.moe.capacity: 0 is too small",)),
     "a capacity in words": Bad("tp: 2", "moe: {capacity: lots}", ("plan.moe.capacity: 'lots'", "dropless")),

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from simulator.engine.skeleton import Skeleton, Tariff, Template
+from simulator.engine.skeleton import Skeleton, Tariff
 from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, Profile, TaskGraph
+from simulator.engine.template import Template
 from simulator.errors import InvariantBroken
 
 ONE = 1 << WEIGHT_BITS

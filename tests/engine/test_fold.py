@@ -9,8 +9,9 @@ import pytest
 
 from simulator.engine import des
 from simulator.engine.fold import Partition, fold, quotient, refine, unfolded, verify
-from simulator.engine.skeleton import Expansion, Skeleton, Tariff, Template, task_count
+from simulator.engine.skeleton import Expansion, Skeleton, Tariff, task_count
 from simulator.engine.task import FULL_SPEED, UNCAPPED, Csr, Profile
+from simulator.engine.template import Template
 from simulator.errors import InvariantBroken
 
 from .make import check, gb_per_s, lift, random_base, with_profile

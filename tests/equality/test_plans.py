@@ -112,6 +112,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         sim.Moe("drawn"),
         sim.Moe("drawn", ranks="hottest"),
         sim.Moe((4, 1, 3, 0, 2, 5, 1, 1), placement=tuple(tuple(range(8))[i::ep] for i in range(ep))[::-1]),
+        sim.Moe("drawn", concentration=0.3, seed=3),
     ]
     even = [sim.Moe(), sim.Moe(capacity=1.25), sim.Moe(dispatcher="deepep")]
     moe = draw(st.sampled_from([*even, *(uneven if ep > 1 else [])]))
