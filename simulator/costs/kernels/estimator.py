@@ -21,7 +21,7 @@ from ...errors import UserError, did_you_mean
 from ...hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
 from ...kernels import UNFUSED, Kernel, Shape
 from ...units import ns
-from .family import ANY, Constants, Estimate, Fit, KernelFamily, Provenance, Transfer, families
+from .family import ANY, BURST, Constants, Estimate, Fit, KernelFamily, Provenance, Transfer, families
 from .gpu_model import HALVES, Machine, architecture, machine, same_kernels, similarity
 
 RANGE_TOLERANCE = 1.001
@@ -184,6 +184,8 @@ class Options:
     """Whether weight gradients are accumulated in fp32."""
     turns: int = 0
     """Number of second operands that a benchmark cycles through when it repeats a GEMM; 0 without repetition."""
+    launches: float = BURST
+    """Number of launches in a row: `SUSTAINED` for kernels of a step, or those of a measuring loop."""
 
 
 @dataclass(frozen=True)
