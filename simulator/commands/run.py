@@ -106,12 +106,12 @@ def _list_costs(run: Run, title: str) -> None:
     number = {model: i for i, model in enumerate(dict.fromkeys(c.model for c in costs), 1)}
     rows = [
         [c.name, c.shape, c.ranks, f"{c.calls:,}", f"{c.seconds_each * US_PER_S:.2f}",
-         f"{c.seconds / run.program.ranks * US_PER_S:,.0f}", str(number[c.model]),
+         f"{c.seconds / run.program.ranks * US_PER_S:,.0f}", c.slower_than_burst, str(number[c.model]),
          c.provenance + (", extrapolated" if c.extrapolated and not c.axis else ""), f"{c.sigma:.0%}"]
         for c in costs
     ]  # fmt: skip
-    headers = ["op", "shape", "pp ranks", "calls", "us each", "us per rank", "model", "provenance", "standard error"]
-    print_table(headers, rows, right=(3, 4, 5, 6, 8), title=title)
+    names = "op, shape, pp ranks, calls, us each, us per rank, over burst, model, provenance, standard error"
+    print_table(names.split(", "), rows, right=(3, 4, 5, 6, 7, 9), title=title)
     for model, i in number.items():
         say(fill(model, COLUMNS, initial_indent=f"model {i:>2}  ", subsequent_indent=" " * 10, break_on_hyphens=False))
 

@@ -42,10 +42,17 @@ class OpCost:
     sigma: float
     """Relative standard error."""
     extrapolated: bool
+    over_burst: float = 1.0
+    """Time of a kernel over its time in a short burst of launches."""
     axis: str = ""
     """Axis of a collective; empty for kernels."""
     ranks: str = ""
     """The pipeline ranks that run a kernel, such as 0-6."""
+
+    @property
+    def slower_than_burst(self) -> str:
+        """How much longer a kernel takes than in a short burst, in words; empty if it does not."""
+        return f"{self.over_burst - 1:+.1%}" if self.over_burst != 1 else ""
 
 
 class OpCosts(list[OpCost]):
@@ -61,20 +68,32 @@ class OpCosts(list[OpCost]):
 
 def kernel_costs(result: Result) -> OpCosts:
     """Cost of every kernel of the measured step; the same operator of different layers is one row."""
-    calls: dict[tuple[str, Kernel], float] = defaultdict(float)
     ranks: dict[tuple[str, Kernel], set[int]] = defaultdict(set)
-    for rank, op, times in _ops(result):
+    for rank, op, _ in _ops(result):
         if isinstance(op, Compute):
-            name = op.name.partition(".")[2] if op.layer >= 0 else op.name
-            calls[name, op.kernel] += times
-            ranks[name, op.kernel].add(rank)
+            ranks[_plain_name(op), op.kernel].add(rank)
+    in_bursts = result.prices.in_bursts
     rows = []
-    for (name, kernel), times in calls.items():
+    for (name, kernel), times in kernel_calls(result).items():
         made, count = result.prices.estimate(kernel), round(times)
-        known = made.model, made.provenance, made.sigma, made.extrapolated
+        known = made.model, made.provenance, made.sigma, made.extrapolated, made.seconds / in_bursts.estimate(kernel).seconds
         on = spans(ranks[name, kernel])
         rows.append(OpCost(name, kernel.shape, count, made.seconds, made.seconds * count, *known, ranks=on))
     return OpCosts(rows)
+
+
+def kernel_calls(result: Result) -> dict[tuple[str, Kernel], float]:
+    """How often a measured step of one replica calls each kernel, summed over its pipeline ranks, by plain name and kernel."""
+    calls: dict[tuple[str, Kernel], float] = defaultdict(float)
+    for _, op, times in _ops(result):
+        if isinstance(op, Compute):
+            calls[_plain_name(op), op.kernel] += times
+    return calls
+
+
+def _plain_name(op: Compute) -> str:
+    """The name of an operation without its layer."""
+    return op.name.partition(".")[2] if op.layer >= 0 else op.name
 
 
 def _ops(result: Result) -> Iterator[tuple[int, AnyOp, float]]:
@@ -123,7 +142,7 @@ def collective_costs(result: Result) -> OpCosts:
         if known := policy.uncontended_time(kind, algorithm, spread, payload_bytes):
             shape = f"{show_bytes(payload_bytes)} over {ranks} ranks on {used} node{'s' * (used > 1)}, {algorithm}"
             how = known.source, known.provenance, known.uncertainty, known.provenance != "interpolated"
-            rows.append(OpCost(f"{axis} {kind}", shape, n, known.seconds, known.seconds * n, *how, axis))
+            rows.append(OpCost(f"{axis} {kind}", shape, n, known.seconds, known.seconds * n, *how, axis=axis))
     return OpCosts(rows)
 
 

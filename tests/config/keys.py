@@ -250,6 +250,7 @@ CASES: dict[str, Case] = {
     "framework.memory.whole_gradients": Case(True),
     "fidelity.collectives": Case("closed"),
     "fidelity.granularity": Case("layer"),
+    "fidelity.power": Case("burst"),
     "perturb.0.rank": Case(8, SLOW_RANK),
     "perturb.0.speed": Case(0.25, SLOW_RANK),
     "perturb.0.from": Case("2 ms", SLOW_RANK),

@@ -222,6 +222,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
     sim.Fidelity: {
         "collectives": (scenario(fabric="ideal"), "closed"),
         "granularity": (scenario(), "layer"),
+        "power": (scenario(), "burst"),
     },
     sim.Perturb: {
         "rank": (scenario(perturb=(SLOW_RANK,)), 8),

@@ -103,6 +103,8 @@ class AttentionConstants:
     """Slowdown of long loops of launches, whose clock a governor has lowered."""
     throttle_us: float = constant(1024.0, 1.0, scales="time")
     """Time of a kernel of which a loop of `BURST` launches shows half of this slowdown; other loops do after as long a time."""
+    limited: float = constant(1.0, positive=True, optional=True)
+    """Factor on the time of the arithmetic on a board with another limit of power than the measured board."""
     backward: float = constant(2.8, 0.7, sometimes=True, positive=True)
     """Time of the backward pass over the time of the forward pass, without launches."""
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
@@ -149,7 +151,7 @@ def attention_s(
     batch, seq, heads, kv_heads, head_dim, causal, prefix = sizes
     working_s = _working(constants, machine, sizes)
     half_s = constants.throttle_us / US_PER_S * (BURST / np.asarray(launches))
-    working_s = working_s * (1 + constants.throttle * working_s / (working_s + half_s))
+    working_s = constants.limited * working_s * (1 + constants.throttle * working_s / (working_s + half_s))
     moved = 2 * batch * head_dim * (seq * heads + (seq + prefix) * kv_heads)
     moving_s = element_bytes * moved / (constants.memory * machine.bytes_per_s)
     kernel_s = (working_s**constants.cover + moving_s**constants.cover) ** (1 / constants.cover)

@@ -36,6 +36,8 @@ MOST_OF_PEAK = 0.99
 BURST, SUSTAINED = 12.0, math.inf
 """Launches of a kernel in a row: in a table that states no other loop, and within a step. A governor lowers the clock of a board
 over some milliseconds of work, so a short loop ends before its kernels are as slow as in a step."""
+LAUNCHES = {"burst": BURST, "sustained": SUSTAINED}
+"""Launches by the word for them."""
 
 
 # Constants ------------------------------------------------------------------------------------------------------------------
@@ -293,6 +295,10 @@ class KernelFamily(ABC):
         """Constants of kernels whose times are `factor` times as long, within the limits of the peaks."""
         slower = {name: v * factor if way == "time" else min(MOST_OF_PEAK, v / factor) for name, v, way in scaling(constants)}
         return replace(constants, **slower)
+
+    def limited(self, constants: Constants, slowdown: float) -> Constants:
+        """Constants of kernels whose arithmetic takes `slowdown` times as long on a board with another limit of power."""
+        return replace(constants, limited=slowdown) if "limited" in kinds(constants) else constants
 
     def slower_library(self, constants: Constants, factor: float) -> Constants:
         """Constants of a library whose arithmetic takes `factor` times as long."""

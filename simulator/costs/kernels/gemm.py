@@ -114,6 +114,8 @@ class GemmConstants:
     """Slowdown of long loops of launches, whose clock a governor has lowered."""
     throttle_us: float = constant(1024.0, 1.0, scales="time")
     """Time of a kernel of which a loop of `BURST` launches shows half of this slowdown; other loops do after as long a time."""
+    limited: float = constant(1.0, positive=True, optional=True)
+    """Factor on the time of the arithmetic on a board with another limit of power than the measured board."""
     accumulate: float = constant(0.5, 1.0, sometimes=True)
     """Share of the traffic of fp32 gradient accumulation that is not hidden."""
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
@@ -196,7 +198,7 @@ def _block(constants: GemmConstants, machine: Machine, sizes: list[Array], eleme
     tiled_s = _tiled(constants, machine, sizes, element_bytes)
     at_once = constants.power / (tiled_s + constants.power_us / US_PER_S)
     later = constants.throttle / (tiled_s + constants.throttle_us / US_PER_S * (BURST / launches))
-    busy_s = tiled_s * (1 + ideal_s * (at_once + later))
+    busy_s = constants.limited * tiled_s * (1 + ideal_s * (at_once + later))
     moving_s = bytes_s / constants.memory + (warm * moved / machine.cache_bytes_per_s if turns else 0.0)
     both_s = _overlapped(busy_s, moving_s, constants.norm)
     least_s = np.maximum(ideal_s, bytes_s)
