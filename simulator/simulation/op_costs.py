@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -42,17 +42,12 @@ class OpCost:
     sigma: float
     """Relative standard error."""
     extrapolated: bool
-    over_burst: float = 1.0
-    """Time of a kernel over its time in a short burst of launches."""
     axis: str = ""
     """Axis of a collective; empty for kernels."""
     ranks: str = ""
     """The pipeline ranks that run a kernel, such as 0-6."""
-
-    @property
-    def slower_than_burst(self) -> str:
-        """How much longer a kernel takes than in a short burst, in words; empty if it does not."""
-        return f"{self.over_burst - 1:+.1%}" if self.over_burst != 1 else ""
+    over_burst: float = 1.0
+    """Time of a kernel over its time in a short burst of launches."""
 
 
 class OpCosts(list[OpCost]):
@@ -72,13 +67,12 @@ def kernel_costs(result: Result) -> OpCosts:
     for rank, op, _ in _ops(result):
         if isinstance(op, Compute):
             ranks[_plain_name(op), op.kernel].add(rank)
-    in_bursts = result.prices.in_bursts
     rows = []
     for (name, kernel), times in kernel_calls(result).items():
         made, count = result.prices.estimate(kernel), round(times)
-        known = made.model, made.provenance, made.sigma, made.extrapolated, made.seconds / in_bursts.estimate(kernel).seconds
-        on = spans(ranks[name, kernel])
-        rows.append(OpCost(name, kernel.shape, count, made.seconds, made.seconds * count, *known, ranks=on))
+        known = made.model, made.provenance, made.sigma, made.extrapolated
+        beside: dict[str, Any] = {"ranks": spans(ranks[name, kernel]), "over_burst": made.seconds / result.prices.burst_s(kernel)}
+        rows.append(OpCost(name, kernel.shape, count, made.seconds, made.seconds * count, *known, **beside))
     return OpCosts(rows)
 
 
@@ -142,7 +136,7 @@ def collective_costs(result: Result) -> OpCosts:
         if known := policy.uncontended_time(kind, algorithm, spread, payload_bytes):
             shape = f"{show_bytes(payload_bytes)} over {ranks} ranks on {used} node{'s' * (used > 1)}, {algorithm}"
             how = known.source, known.provenance, known.uncertainty, known.provenance != "interpolated"
-            rows.append(OpCost(f"{axis} {kind}", shape, n, known.seconds, known.seconds * n, *how, axis=axis))
+            rows.append(OpCost(f"{axis} {kind}", shape, n, known.seconds, known.seconds * n, *how, axis))
     return OpCosts(rows)
 
 

@@ -202,6 +202,8 @@ CASES: dict[str, Case] = {
     "job.packing.sigma": Case(0.5, {"job.packing": {"mean": 128, "distribution": "lognormal"}}),
     "job.total_tokens": Case(2**40),
     "job.price_per_gpu_hour": Case(2.5, {"job.total_tokens": 2**40}),
+    "job.price_per_kwh": Case(0.1, {"job.total_tokens": 2**40, "cluster.gpu": "h100"}),
+    "job.pue": Case(1.3, {"job.total_tokens": 2**40, "cluster.gpu": "h100"}),
     "framework.name": Case("ours"),
     "framework.attention": Case("unfused"),
     "framework.dropout": Case(True),

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import get_args
 
 from ...errors import UserError, did_you_mean
@@ -225,9 +224,13 @@ class Estimator:
 
     def estimate(self, kernel: Shape) -> Estimate:
         """The time of a kernel, with its fit, provenance and error."""
+        return self.made(kernel)
+
+    def made(self, kernel: Shape) -> Estimate:
+        """The time of a kernel, or of a part of one."""
         family, dtype = families()[kernel.family], getattr(kernel, "dtype", "")
         if self.options.library == UNFUSED and (parts := family.unfused(kernel)):
-            return together(f"{family.name}: {UNFUSED}", [self.estimate(part) for part in parts])
+            return together(f"{family.name}: {UNFUSED}", [self.made(part) for part in parts])
         estimator = replace(self, dtype=dtype) if dtype else self
         chosen = estimator.selected(
             family.name, lambda constants: family.kernel_s(constants, estimator, estimator.machine_for(family), kernel)
@@ -319,12 +322,12 @@ class PricedKernels:
             self.estimates[kernel] = self.estimator.estimate(kernel)
         return self.estimates[kernel]
 
-    @cached_property
-    def in_bursts(self) -> PricedKernels:
-        """The same kernels in short bursts of launches; these prices themselves if they are those of bursts."""
-        options = self.estimator.options
-        burst = replace(self.estimator, options=replace(options, launches=BURST))
-        return self if options.launches == BURST else PricedKernels(burst)
+    def burst_s(self, kernel: Kernel) -> float:
+        """Seconds of a kernel in a short burst of launches."""
+        estimator = self.estimator
+        if estimator.options.launches == BURST:
+            return self.estimate(kernel).seconds
+        return replace(estimator, options=replace(estimator.options, launches=BURST)).made(kernel).seconds
 
     def __call__(self, kernel: Kernel) -> int:
         return ns(self.estimate(kernel).seconds)
