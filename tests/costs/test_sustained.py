@@ -48,14 +48,14 @@ def test_a_loop_without_a_stated_length_is_one_of_twelve(m: int, n: int, k: int)
 
 
 @pytest.mark.parametrize("times", [2, 6])
-def test_what_counts_is_the_time_of_the_loop(times: int) -> None:
+def test_t21_2_what_counts_is_the_time_of_the_loop(times: int) -> None:
     """Constants for loops of 12 say the same as those for loops of 72, of which each kernel takes a sixth of the time."""
     longer = replace(GemmConstants(), throttle_us=times * GemmConstants().throttle_us)
     short, long = gemm_s(GemmConstants(), H100, 8192, 8192, 8192), gemm_s(longer, H100, 8192, 8192, 8192, launches=times * BURST)
     assert short == long
 
 
-def test_the_asymptote_adds_the_whole_slowdown() -> None:
+def test_t21_2_the_asymptote_adds_the_whole_slowdown() -> None:
     c = replace(GemmConstants(), launch_us=0.0, power=0.0, memory=1.0, norm=50.0)
     without = gemm_s(replace(c, throttle=0.0), H100, 2**14, 2**14, 2**14)
     share = 2 * 2**42 / H100.flop_per_s / without
