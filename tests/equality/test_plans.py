@@ -140,7 +140,9 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     if draw(st.booleans()):
         link = cluster.wiring.link_name(draw(st.integers(0, cluster.wiring.links - 1)))
         perturb.append(sim.Perturb(link=link, capacity=draw(st.sampled_from([0.3, 0.9]))))
-    return scenario(model, cluster, plan, job, perturb=tuple(perturb))
+    limited = replace(cluster, gpu=replace(cluster.gpu, tdp_w=draw(st.sampled_from([700.0, 700.0, 450.0]))))
+    fidelity = Fidelity(power=draw(st.sampled_from(["sustained", "burst"])))
+    return scenario(model, limited, plan, job, perturb=tuple(perturb), fidelity=fidelity)
 
 
 @settings(max_examples=25)
