@@ -37,7 +37,13 @@ from .derived import (
 from .document import Document, place_of
 from .expert_rules import faults_of_experts
 from .learning_rules import faults_of_learning, faults_of_optimizer, faults_of_packing
-from .memory_rules import faults_of_recomputed_layers, faults_of_recomputed_operators, faults_of_sharding
+from .memory_rules import (
+    faults_of_kept_results,
+    faults_of_recomputed_layers,
+    faults_of_recomputed_operators,
+    faults_of_sharding,
+    faults_of_units,
+)
 from .offload_rules import faults_of_offload, faults_of_offloaded_layers
 from .power_rules import faults_of_power, without_effect
 from .reader import Grammar, Grammars, faults_in
@@ -65,7 +71,7 @@ def check(scenario: Scenario) -> Scenario:
     scenario = with_usual_plan(scenario)
     cheap: tuple[Callable[[Scenario], Found], ...] = (
         _degrees, _batch, _divisions, _overlapped, _shared_sequences, faults_of_experts, faults_of_sharding,
-        faults_of_offload, faults_of_learning, faults_of_optimizer, faults_of_packing, faults_of_power,
+        faults_of_kept_results, faults_of_offload, faults_of_learning, faults_of_optimizer, faults_of_packing, faults_of_power,
         _order, _placed, _disturbed_ranks,
     )  # fmt: skip
     dear: tuple[Callable[[Scenario], Found], ...] = (
@@ -356,6 +362,7 @@ def _laid_out(scenario: Scenario, stages: int) -> Found:
         field = "plan.layout" if plan.layout != EVEN else "plan.chunks" if plan.chunks > 1 else "plan.pp"
         yield field, error.faults[0].message, error.hint
     else:
+        yield from faults_of_units(plan.full_sharding, max(counts))
         yield from faults_of_recomputed_layers(plan.recomputation, max(counts))
         yield from faults_of_offloaded_layers(plan.offloading, max(counts))
 

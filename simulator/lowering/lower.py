@@ -53,6 +53,7 @@ from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.recompute import recompute
 from .passes.release import release_activations
+from .passes.sharded_units import units
 from .passes.shards import ShardedState
 from .passes.tensor_parallel import tensor_parallel
 from .passes.vocabulary import SharedVocabulary, kernels_of_stage, vocabulary
@@ -97,7 +98,7 @@ def _lowered(
 ) -> Program:
     """The program of every pipeline rank, for ranks of a role."""
     overlap, sequence, sharding = plan.overlap.over(framework.overlap), plan.uses_sequence_parallel, plan.full_sharding
-    shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes
+    shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes(job)
     reduced_bytes = ELEMENT_BYTES[sharding.reduce_dtype] if sharding.reduce_dtype else gradient_bytes
     releases_weights = sharding.gathers and sharding.reshard and dp > 1
     recipe = replace(framework.low_precision, cached_weights=framework.low_precision.cached_weights and not releases_weights)
@@ -114,7 +115,8 @@ def _lowered(
         program = decomposed_gemms(program, plan.tp)
     if not framework.fusion.accumulation and (sharding.reduce != "each" or dp == 1):
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
-    program = recompute(program, plan.recomputation, keeps_casts=narrow is not None and narrow.keeps_narrow_input)
+    keeps_casts = narrow is not None and narrow.keeps_narrow_input
+    program = recompute(program, plan.recomputation, keeps_casts=keeps_casts, compiled=framework.compile)
     sent_bytes = tokens * model.hidden * element_bytes // shares
     program = _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, sharding.reduce == "each" and dp > 1)
     replicas = DataParallel(
@@ -128,7 +130,7 @@ def _lowered(
         clips=job.gradient_clipping is True,
         each=sharding.reduce == "each",
     )
-    program = data_parallel(program, replicas)
+    program = data_parallel(units(program, sharding.unit), replicas)
     group = sharding.group and sharding.group * plan.cp
     state = ShardedState(
         replace(sharding, group=group),
@@ -276,6 +278,7 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
         expert=op.expert,
         frozen=op.frozen,
         adapter=op.adapter,
+        matrices=op.matrices,
         listed=op.listed,
     )
     if part is Part.FORWARD:

@@ -64,7 +64,7 @@ WITH_PIPELINE = ("none", "zero1", "fsdp", "hsdp")
 """Kinds of sharding that frameworks combine with a pipeline."""
 NO_USE = {"none": ("group", "reduce_dtype", "reduce"), "zero1": ("reduce",), "zero2": ("reduce",), "zero3": ("reduce",)}
 """Fields of `Sharding` that have no effect for a kind, besides those of gathers."""
-OF_GATHERS = ("reshard", "prefetch", "in_flight")
+OF_GATHERS = ("reshard", "prefetch", "in_flight", "unit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,10 @@ class Sharding(Declared):
     reduce_dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None, "number format in which gradients are reduced; None: that of the framework"
     ] = None
+    unit: Annotated[
+        Degree | Literal["half-layer"],
+        "number of consecutive layers of a stage that are gathered, and reduced, together; half-layer: attention and MLP apart",
+    ] = 1
 
     @classmethod
     def prepared(cls, data: Any) -> Any:
@@ -169,7 +173,9 @@ class Recompute(Declared):
     """Activations that the forward pass does not keep, and that the backward pass recomputes."""
 
     scope: Annotated[
-        Literal["none", "selective", "full"], "selective: attention between its inputs and its result; full: whole layers"
+        Literal["none", "selective", "per-op", "full"],
+        "selective: attention between its inputs and its result; full: whole layers; per-op: all but the results of attention, "
+        "of every other GEMM and of reduce-scatters, as in torchtitan",
     ] = "none"
     ops: Annotated[tuple[Name, ...], "operators whose results are recomputed, such as [mlp_norm, gated_activation]"] = ()
     first: Annotated[Degree | None, "number of layers of every stage, counted from its first, that recompute; None: all"] = None
@@ -180,12 +186,16 @@ class Recompute(Declared):
     def contradictions(self) -> Iterator[Contradiction]:
         if self.scope == "none" and not self.ops and self != Recompute():
             yield "scope", ": nothing is recomputed", "scope: full, or ops"
-        if self.scope == "full" and self.ops:
-            yield "ops", ": whole layers are recomputed, with all their operators", "leave it out, or scope: selective"
+        if self.scope in ("full", "per-op") and self.ops:
+            whole = "whole layers are recomputed, with all their operators"
+            message = f": {whole if self.scope == 'full' else 'per-op chooses operators itself'}"
+            yield "ops", message, "leave it out, or scope: selective"
         if self.together > 1 and (self.scope != "full" or self.every > 1):
             yield "together", ": only consecutive whole layers can share an input", "scope: full without every, or leave it out"
         if self.early_stop and self.scope == "none" and self.ops:
             yield "early_stop", ": the result of every operator in ops is needed", "leave it out"
+        if self.early_stop and self.scope == "per-op":
+            yield "early_stop", ": per-op ends at the last tensor that is needed in any case", "leave it out"
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -257,7 +267,7 @@ class Plan(Declared):
         Sharding | Kind | None, "model state that data-parallel ranks divide among them; None: as the framework does"
     ] = None
     recompute: Annotated[
-        Recompute | Literal["none", "selective", "full"] | None,
+        Recompute | Literal["none", "selective", "per-op", "full"] | None,
         "activations that the backward pass recomputes instead of keeping them; None: as the framework does",
     ] = None
     offload: Annotated[

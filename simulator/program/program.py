@@ -90,6 +90,8 @@ class Op:
     """None for an operator of the model itself, and for transfers between stages."""
     part: Part = Part.FORWARD
     """The part of a training step to which the op belongs; an op added for an operator has the part of the operator."""
+    unit: tuple[int, str] | None = None
+    """The unit of sharded state of an op in a layer: its first layer and its name; None where the unit is the layer."""
     operator: str = ""
     """The name of the forward op of the operator to which the op belongs; "" for an op without an operator."""
     held_bytes: int = 0
@@ -126,6 +128,8 @@ class Compute(Op):
     """Whether the parameters of the op do not learn."""
     adapter: str = ""
     """For an op of an adapter: "in" for its first matrix, "out" for its second; `split` is that of the adapted layer."""
+    matrices: tuple[int, ...] = ()
+    """For a GEMM of several matrices: the outputs of each, before any splitting."""
     adds_gradient: bool = False
     """Whether the op adds to the gradient of a parameter: weight gradients, and backward kernels of norms, which make both."""
     listed: bool = False

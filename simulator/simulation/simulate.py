@@ -135,7 +135,7 @@ def _check_options(engine: str, steps: int | None) -> None:
 def prices_of(scenario: Scenario) -> PricedKernels:
     """Kernel times in the scenario's dtype on its GPU with its software; lowering has split the kernels that are not fused."""
     gpu, framework = scenario.cluster.gpu, scenario.framework
-    accumulates = framework.fusion.accumulation and framework.gradients == "fp32"
+    accumulates = framework.fusion.accumulation and framework.gradients_of(scenario.job) == "fp32"
     library = "" if framework.attention == UNFUSED else framework.attention
     software = Options(library, accumulate=accumulates, launches=LAUNCHES[scenario.fidelity.power])
     return measured_cost(gpu, scenario.job.activation_dtype, shipped_fits.fits_for(gpu), software)

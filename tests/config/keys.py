@@ -161,6 +161,7 @@ CASES: dict[str, Case] = {
     "plan.sharding.in_flight": Case(1, FSDP),
     "plan.sharding.reduce": Case("last", FSDP),
     "plan.sharding.reduce_dtype": Case("bf16", FSDP),
+    "plan.sharding.unit": Case("half-layer", FSDP),
     "plan.recompute": Case("full"),
     "plan.recompute.scope": Case("selective", {"plan.recompute": {}}),
     "plan.recompute.ops": Case(["mlp_norm"], {"plan.recompute": {}}),

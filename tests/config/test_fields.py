@@ -89,6 +89,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "in_flight": (scenario(FSDP), 1),
         "reduce": (scenario(FSDP), "last"),
         "reduce_dtype": (scenario(FSDP), "bf16"),
+        "unit": (scenario(FSDP), 2),
     },
     sim.Overlap: {
         "dp": (scenario(), False),
