@@ -46,6 +46,7 @@ from simulator.errors import UserError
 from simulator.files import atomic
 from simulator.measurements.attention_libraries import TURNS_QUERIES, cached_s
 from simulator.measurements.kernel_words import INNER_SECOND, turns_of
+from simulator.measurements.timing_loops import loop_of
 from simulator.units import US_PER_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -180,9 +181,20 @@ def measured(path: Path) -> pd.DataFrame:
     table["row_n"] = table.n
     table.loc[second, ["n", "k"]] = table.loc[second, ["k", "n"]].to_numpy()
     table["top_k"] = pd.to_numeric(table.variant.str.extract(r"topk(\d+)")[0])
+    table["launches"] = launches(table)
     te = table.variant.str.contains("v_head_dim=128", regex=False)
     table.loc[te, "head_dim"] = (table.head_dim[te] + TE_VALUES) / 2
     return table
+
+
+def launches(table: pd.DataFrame) -> Any:
+    """Launches in a row of the loop that each row was timed in."""
+    found = np.zeros(len(table))
+    for (source, dtype, owner), at in table.groupby(["source", "dtype", "owner"]).indices.items():
+        rows = table.iloc[at]
+        second_bytes = np.where(rows.op == "gemm", rows.n * rows.k * WIDTH[dtype], 0.0)
+        found[at] = loop_of(source, dtype).launches_of(second_bytes, shipped_fits.gpu(owner).cache_bytes)
+    return found
 
 
 def _named(words: str) -> str | None:
@@ -211,6 +223,7 @@ def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> 
     dtype = rows.dtype.iloc[0]
     cast, beside = (extra[:2], extra[2:]) if dtype in TILES_OF else ((), extra)
     how = {"adds": rows.variant.str.contains(ADDS).to_numpy(), "cast": cast, "turns": turns_of(rows.variant.iloc[0])}
+    how |= {"launches": rows.launches.to_numpy()}
     time = timed_gemm_s(c, on, (m, n, k, batch), WIDTH[dtype], **how)
     if not len(beside):
         return time
@@ -226,7 +239,7 @@ def attention(c: AttentionConstants, on: Machine, rows: pd.DataFrame, extra: Any
     causal."""
     what = Heads(*sizes(rows, "batch", "seq", "heads", "kv_heads", "head_dim", "causal"))
     op = rows.op.to_numpy()
-    time = passes_s(c, on, what, op != "attention_bwd", op != "attention_fwd")
+    time = passes_s(c, on, what, op != "attention_bwd", op != "attention_fwd", launches=rows.launches.to_numpy())
     if not len(extra):
         return time
     queries, (cache_us, passes, *paged) = rows.variant.iloc[0] in TURNS_QUERIES, extra
@@ -236,7 +249,7 @@ def attention(c: AttentionConstants, on: Machine, rows: pd.DataFrame, extra: Any
 
 def moe(c: GemmConstants, on: Machine, rows: pd.DataFrame, _: Any = ()) -> Any:
     m, k, n, experts, top_k = sizes(rows, "m", "k", "n", "batch", "top_k")
-    return moe_s(c, on, m, k, n, (experts, top_k))
+    return moe_s(c, on, m, k, n, (experts, top_k), launches=rows.launches.to_numpy())
 
 
 # Fitting --------------------------------------------------------------------------------------------------------------------

@@ -373,3 +373,7 @@ class Fidelity(Declared):
         "bandwidth from it",
     ] = "free"
     granularity: Annotated[Literal["op"], "op: every kernel and every collective is simulated"] = "op"
+    power: Annotated[
+        Literal["sustained", "burst"],
+        "sustained: kernels at the clock that their board sustains through a step; burst: as in a short loop of launches",
+    ] = "sustained"

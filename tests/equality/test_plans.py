@@ -143,8 +143,10 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     if draw(st.booleans()):
         link = cluster.wiring.link_name(draw(st.integers(0, cluster.wiring.links - 1)))
         perturb.append(sim.Perturb(link=link, capacity=draw(st.sampled_from([0.3, 0.9]))))
-    fidelity = Fidelity(overlap=draw(st.sampled_from(["free", "slowed"])))
-    return scenario(model, cluster, plan, job, perturb=tuple(perturb), fidelity=fidelity)
+    limited = replace(cluster, gpu=replace(cluster.gpu, tdp_w=draw(st.sampled_from([700.0, 700.0, 450.0]))))
+    overlap, power = draw(st.sampled_from(["free", "slowed"])), draw(st.sampled_from(["sustained", "burst"]))
+    fidelity = Fidelity(overlap=overlap, power=power)
+    return scenario(model, limited, plan, job, perturb=tuple(perturb), fidelity=fidelity)
 
 
 @settings(max_examples=25)

@@ -40,6 +40,8 @@ class Architecture:
     """Exponentials per cycle."""
     lanes: int = 128
     """Multiply-adds of 32-bit numbers per cycle."""
+    idle_w: float = 0.0
+    """Power of an idle board in watts; 0 where it is not known. Ampere: measured (thonking.ai). Others: assumed."""
     cache_cycle_bytes: int = 32
     """Bytes per cycle from the last-level cache: a half of the width of the port, and a quarter on graphics chips. The total is
     5 TB/s on an RTX 4090 and 6 TB/s on an H100 PCIe. This is from no table: two thirds and twice the value fit the measured GEMMs
@@ -51,13 +53,13 @@ ARCHITECTURES = {
     "sm_61": Architecture(),
     "sm_70": Architecture("volta", lanes=64),
     "sm_75": Architecture("volta", threads=1024, lanes=64),
-    "sm_80": Architecture("ampere", lanes=64),
+    "sm_80": Architecture("ampere", lanes=64, idle_w=90),
     "sm_86": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
     "sm_89": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
     "sm_120": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
-    "sm_90": Architecture("hopper"),
-    "sm_100": Architecture("blackwell"),
-    "sm_103": Architecture("blackwell", exponentials=32),
+    "sm_90": Architecture("hopper", idle_w=110),
+    "sm_100": Architecture("blackwell", idle_w=200),
+    "sm_103": Architecture("blackwell", exponentials=32, idle_w=200),
 }
 """Multiprocessors by architecture. Workstation Blackwell and Ada have faster tensor cores with Ampere's programming model."""
 UNKNOWN = Architecture()

@@ -1,0 +1,127 @@
+"""Sustained clocks, limits of power and energy of whole steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import simulator as sim
+from simulator.config import shipped_fits
+from simulator.costs.kernels import power
+from simulator.errors import UserError
+from simulator.simulation.energy import Energy
+from simulator.simulation.runnable import RunnableScenario
+from tests.small_scenarios import scenario, small_cluster, small_model
+
+LARGE = small_model(4, hidden=4096, heads=32, kv_heads=8, ffn_hidden=14336)
+JOB = sim.Job(sequence_length=2048, global_batch=16, dtype="bf16")
+BURST = sim.Fidelity(power="burst")
+
+
+def large(tdp_w: float = 700.0, fidelity: sim.Fidelity | None = None, gpu: str = "h100", **job: Any) -> RunnableScenario:
+    cluster = small_cluster(gpu=gpu)
+    cluster = replace(cluster, gpu=replace(cluster.gpu, tdp_w=tdp_w or cluster.gpu.tdp_w))
+    return scenario(LARGE, cluster, sim.Plan(tp=2, pp=2), replace(JOB, **job), fidelity=fidelity or sim.Fidelity())
+
+
+def test_t21_1_steps_are_sustained_unless_they_are_asked_for_bursts() -> None:
+    sustained, burst = large().simulate(), large(fidelity=BURST).simulate()
+    assert large().fidelity.power == "sustained"
+    assert 1.03 < sustained.metrics.step_time_s / burst.metrics.step_time_s < 1.25
+    assert (sustained.as_dict()["scenario"]["fidelity"]["power"], burst.as_dict()["scenario"]["fidelity"]["power"]) == (
+        "sustained",
+        "burst",
+    )
+    for mine, theirs in zip(sustained.kernel_costs, sorted(burst.kernel_costs, key=lambda c: c.name), strict=False):
+        assert mine.over_burst >= 1
+        assert theirs.over_burst == 1
+    assert all(cost.over_burst == 1 for cost in sustained.kernel_costs if " bytes each" in cost.shape)
+
+
+def test_t21_4_what_sustained_clocks_add() -> None:
+    run, burst = large().simulate(), large(fidelity=BURST).simulate()
+    added_s = run.metrics.busy_s - burst.metrics.busy_s
+    assert run.sustained_clocks_s == pytest.approx(added_s, rel=0.01)
+    (said,) = (text for label, text in run.summary if label == "sustained clocks")
+    assert said.startswith(f"{run.sustained_clocks_s / run.metrics.step_time_s:+.1%} of the step")
+    assert run.as_dict()["sustained_clocks_s"] == run.sustained_clocks_s
+    assert burst.sustained_clocks_s == 0
+    assert "sustained clocks" not in dict(burst.summary)
+
+
+def test_lower_limits_make_steps_longer_but_not_bursts() -> None:
+    times = [large(tdp_w).simulate().metrics.step_time_s for tdp_w in (300, 500, 700)]
+    assert times[0] > times[1] > times[2]
+    without = large(500.0, BURST).simulate()
+    assert without.metrics == large(fidelity=BURST).simulate().metrics
+    assert any("cluster.gpu.tdp: 500 W has no effect, a burst is too short for it" in note for note in without.notes)
+
+
+def test_a_memory_bound_step_hardly_notices_a_lower_clock() -> None:
+    narrow = small_model(2, hidden=128, heads=2, kv_heads=2, ffn_hidden=256, vocab=65536)
+    job = sim.Job(sequence_length=64, global_batch=8)
+
+    def step_s(tdp_w: float) -> float:
+        cluster = small_cluster(1)
+        return (
+            scenario(narrow, replace(cluster, gpu=replace(cluster.gpu, tdp_w=tdp_w)), sim.Plan(), job)
+            .simulate()
+            .metrics.step_time_s
+        )
+
+    assert step_s(700) <= step_s(500) < 1.02 * step_s(700)
+
+
+@pytest.mark.parametrize(("gpu", "tdp_w"), [("a100-80gb", 0), ("h100", 0), ("h100", 500), ("b200", 0)])
+def test_t21_5_energy_is_power_times_time(gpu: str, tdp_w: float) -> None:
+    run = large(tdp_w, gpu=gpu).simulate(allow_oom=True)
+    energy, step_s, on = run.energy, run.metrics.step_time_s, run.scenario.cluster.gpu
+    assert isinstance(energy, Energy)
+    assert energy.joules_per_step == pytest.approx(energy.mean_w * step_s * run.gpus)
+    assert energy.joules_per_token == pytest.approx(energy.joules_per_step / run.scenario.job.tokens)
+    assert shipped_idle_w(gpu) < energy.mean_w < on.tdp_w
+    assert run.as_dict()["energy"]["mean_w"] == energy.mean_w
+    assert energy.line in dict(run.summary)["energy"]
+
+
+def shipped_idle_w(gpu: str) -> float:
+    return {"a100-80gb": 90.0, "h100": 110.0, "b200": 200.0}[gpu]
+
+
+def test_t21_5_a_kernel_adds_its_flop_and_bytes_up_to_the_limit() -> None:
+    h100 = shipped_fits.gpu("h100")
+    assert power.pj_per_flop(h100, "bf16") == power.pj_per_flop(h100, "fp16") == 0.79
+    assert power.added_j(h100, 1e12, 1e9, 10.0) == pytest.approx(1.0 + 0.06)
+    assert power.added_j(h100, 1e15, 1e9, 1.0) == 590.0
+    for gpu, dtype, why in (("l40s", "bf16", "sm_89"), ("h100", "fp32", "fp32"), ("mi300x", "bf16", "gfx942")):
+        assert why in power.no_energy(shipped_fits.gpu(gpu), dtype)
+    run = large(gpu="l40s", tdp_w=0).simulate(allow_oom=True)
+    assert run.energy == "the power of sm_89 is not known"
+    assert dict(run.summary)["energy"] == "not known: the power of sm_89 is not known"
+    assert run.as_dict()["energy"] == {"unknown": run.energy}
+
+
+def test_t21_6_energy_of_a_whole_run() -> None:
+    run = large(total_tokens=2**40, price_per_kwh=0.1, pue=1.3).simulate()
+    whole, energy = run.whole_run, run.energy
+    assert whole is not None
+    assert whole.kwh is not None
+    assert isinstance(energy, Energy)
+    assert whole.kwh == pytest.approx(1.3 * whole.steps * energy.joules_per_step / 3.6e6)
+    assert whole.energy_cost == pytest.approx(0.1 * whole.kwh)
+    assert "kWh" in dict(run.summary)["its energy"]
+    plain = large(total_tokens=2**40).simulate().whole_run
+    assert plain is not None
+    assert plain.kwh is not None
+    assert plain.kwh == pytest.approx(whole.kwh / 1.3)
+    assert plain.energy_cost is None
+    unknown = large(gpu="l40s", tdp_w=0, total_tokens=2**40).simulate(allow_oom=True).whole_run
+    assert unknown is not None
+    assert unknown.kwh is None
+    with pytest.raises(UserError, match=r"job\.price_per_kwh: there is no energy, the power of sm_89 is not known"):
+        large(gpu="l40s", tdp_w=0, total_tokens=2**40, price_per_kwh=0.1).simulate(allow_oom=True)
+    with pytest.raises(UserError, match=r"cluster\.gpu\.tdp: 250 W is not between 300 and 1,400 W"):
+        large(250.0).simulate()
+    assert large(250.0, BURST).simulate().metrics
