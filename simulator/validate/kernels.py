@@ -20,7 +20,7 @@ from ..config.catalog import gpu_named
 from ..costs.kernels.attention import CACHE_PASSES, CACHE_US, PAGED, Heads
 from ..costs.kernels.attention import FAMILY as ATTENTION
 from ..costs.kernels.deep_gemm import SPILL_US, spilled_s
-from ..costs.kernels.estimator import Estimator, Options, libraries_of, together
+from ..costs.kernels.estimator import Estimator, FitLibrary, Options, libraries_of, together
 from ..costs.kernels.family import Estimate
 from ..costs.kernels.gemm import FAMILY as GEMM
 from ..costs.kernels.gemm import LINEAR_US
@@ -56,10 +56,11 @@ def own_gpu(own: Own) -> Gpu:
     return shipped_fits.gpu(name, own.profile)
 
 
-def predictions(rows: Sequence[Row], own: Gpu | None) -> list[Predicted | UserError]:
-    """The prediction of each row with the fits of the catalog, or with those of the user's GPU, or the error that prevents it."""
+def predictions(rows: Sequence[Row], own: Gpu | None, shipped: FitLibrary | None = None) -> list[Predicted | UserError]:
+    """The prediction of each row with the fits of the catalog (or `shipped`), or with those of the user's GPU, or the error that
+    prevents it."""
     own_fits = {own.name: shipped_fits.fits_for(own)} if own else {}
-    shipped = shipped_fits.shipped()
+    shipped = shipped or shipped_fits.shipped()
     libraries = [name for fits in (shipped, *own_fits.values()) for name in fits.libraries(ATTENTION.name)]
 
     @cache
