@@ -18,7 +18,7 @@ from simulator.config import shipped_fits
 from simulator.costs.kernels.deep_gemm import SPILL_US
 from simulator.costs.kernels.estimator import FitLibrary, SelectedFit, best_fit_for
 from simulator.costs.kernels.family import Fit
-from simulator.costs.kernels.gemm import LINEAR_US, UNFILLED_GB, UNFILLED_SAVES
+from simulator.costs.kernels.gemm import LINEAR_US
 from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US
 from simulator.files import atomic
 from simulator.hardware.gpu import Gpu
@@ -94,10 +94,10 @@ def _percent(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
-def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], fit_library: FitLibrary, raw: Path) -> None:
+def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], fit_library: FitLibrary, raw: Sequence[Path]) -> None:
     """Writes report.md and the pictures."""
     fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, fit_library, sustained(table))]
-    checked = validation.compare_rows(kernels, csv_tables.read(raw), raw.name)
+    checked = validation.compare_rows(kernels, [row for path in raw for row in csv_tables.read(path)], raw[0].name)
     parts = [INTRODUCTION, *fitted, *sites(table, fit_library), *backwards(table, fit_library, checked), *apart(fit_library)]
     parts += [*trained(table, fit_library, checked), *validated(checked), *sources.section(table)]
     with atomic(HERE / "report.md") as temporary:
@@ -289,11 +289,6 @@ def apart(fit_library: FitLibrary) -> Iterator[str]:
     slow = [f"{fit.beside[SPILL_US]:.1f}" if SPILL_US in fit.beside else "" for _, fit, _ in casts]
     rows = [[g, f.dtype, f"{us:.1f}", f"{passes:.2f}", steps] for (g, f, (us, passes)), steps in zip(casts, slow, strict=True)]
     yield from _markdown(["GPU", "dtype", "cast, us", "passes over its bytes", "slow steps, us"], rows)
-    yield "\nvLLM's bf16 products were timed with weights that nobody filled. Zeros save power, and so time, up to a share of it;"
-    yield "half of that where six weights are so large.\n"
-    zeros = [(gpu, fit.library, fit.beside) for gpu, fit in every if UNFILLED_SAVES in fit.beside]
-    rows = [[gpu, library, f"{100 * b[UNFILLED_SAVES]:.0f}", f"{b[UNFILLED_GB]:.1f}"] for gpu, library, b in zeros]
-    yield from _markdown(["GPU", "library", "saved, %", "half of it at, GB"], rows)
     yield "\nProducts of inference libraries were timed in a loop over five or six weights. Small ones stay in the cache; what"
     yield "comes from memory ends so much later, beside the time that its bytes take.\n"
     cold = [(gpu, fit.dtype, getattr(fit.constants, "cold_us", 0.0)) for gpu, fit in every if fit.library == "any"]

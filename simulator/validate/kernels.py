@@ -30,7 +30,7 @@ from ..costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, is_one_by_one
 from ..errors import UserError, shown
 from ..hardware.gpu import Gpu
 from ..kernels import Attention, Gemm, Rowwise
-from ..measurements.attention_libraries import TURNS_QUERIES, cached_s, fitted_library, is_of_frameworks
+from ..measurements.attention_libraries import cached_s, fitted_library, is_of_frameworks, turns_queries
 from ..measurements.csv_tables import Row, time_us
 from ..measurements.kernel_table import is_cold, probe_of
 from ..measurements.kernel_words import EAGER, SIZES, WIDTH, Probe, kernels_in, turns_of
@@ -135,7 +135,7 @@ def _attention(by: Estimator, kernel: Attention, probe: Probe) -> Estimate:
     fit = chosen.fit
     what = Heads(kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim)
     cache_us, passes = fit.beside[CACHE_US], fit.beside[CACHE_PASSES]
-    written_s = cached_s(cache_us, passes, by.machine, what, WIDTH[by.dtype], queries=probe.variant in TURNS_QUERIES)
+    written_s = cached_s(cache_us, passes, by.machine, what, WIDTH[by.dtype], queries=turns_queries(probe.variant))
     paged = fit.beside.get(PAGED, 1.0) if probe.variant == fit.library else 1.0
     return replace(made, seconds=paged * made.seconds + by.gpu.site_scalar * float(written_s))
 

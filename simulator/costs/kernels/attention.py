@@ -276,7 +276,8 @@ class AttentionFamily(KernelFamily):
     def seconds(self, constants: AttentionConstants, timed: TimedKernels, extra: Array) -> Array:
         shape = Heads(*(timed.column(name) for name in ("batch", "seq", "heads", "kv_heads", "head_dim", "causal")))
         backward = _is_backward(timed)
-        return timed.per_row(passes_s(constants, timed.machine, shape, ~backward, backward))
+        time = passes_s(constants, timed.machine, shape, ~backward, backward, element_bytes=timed.element_bytes)
+        return timed.per_row(time)
 
     def free(self, timed: TimedKernels, start: AttentionConstants) -> dict[str, float]:
         return priors(start, *(("backward",) if _is_backward(timed).any() else ()))
@@ -308,10 +309,13 @@ def scaled_both_ways(start: AttentionConstants, logs: Array, backward: Array) ->
     return replace(made, backward=made.backward * back), times
 
 
-def passes_s(constants: AttentionConstants, machine: Machine, shape: Heads, forward: Array, backward: Array) -> Array:
+def passes_s(
+    constants: AttentionConstants, machine: Machine, shape: Heads, forward: Array, backward: Array, *, element_bytes: float = 2
+) -> Array:
     """Seconds of the measured passes of attention: forward and backward passes count where their columns are 1."""
-    forward_s = attention_s(constants, machine, shape)
-    both_s: Array = forward * forward_s + backward * attention_s(constants, machine, shape, backward=True)
+    forward_s = attention_s(constants, machine, shape, element_bytes=element_bytes)
+    backward_s = attention_s(constants, machine, shape, element_bytes=element_bytes, backward=True)
+    both_s: Array = forward * forward_s + backward * backward_s
     return both_s
 
 

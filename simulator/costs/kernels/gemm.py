@@ -67,10 +67,8 @@ CAST_FROM_BYTES = 2
 CAST_PASSES, CAST_CYCLE_BYTES = 1.84, 20.7
 """Passes of a cast, and bytes per cycle of a multiprocessor. A cast reads 16 bits for the maximum, reads them again and writes 8
 bits: 5 bytes for 3, at nine tenths of the rate. Both constants together give the separately measured casts on H100 and B200."""
-UNFILLED_SAVES, UNFILLED_GB, LINEAR_US = "unfilled_saves", "unfilled_gb", "linear_us"
-"""Names of quantities timed beside GEMMs: the share of time that weights full of zeros save, and the size of weights of which
-half are zeros (results/kernels/zero_weights.py); extra launch time of an eager linear layer over a batch of GEMMs, in
-microseconds."""
+LINEAR_US = "linear_us"
+"""Name of a quantity timed beside GEMMs: extra launch time of an eager linear layer over a batch of GEMMs, in microseconds."""
 SINGLE_BATCH = (1.0, 1.0)
 """Range of batch sizes of a fit that does not state a range."""
 
@@ -262,7 +260,7 @@ class GemmFamily(KernelFamily):
     far_sigma = 0.15
     held_out = ("n", "k")
     unstated: ClassVar = {"batch": SINGLE_BATCH}
-    beside = (SPILL_US, UNFILLED_SAVES, UNFILLED_GB, LINEAR_US)
+    beside = (SPILL_US, LINEAR_US)
 
     def kernel_s(self, constants: GemmConstants, estimator: Estimator, machine: Machine, kernel: Gemm) -> float:
         sizes = (kernel.m, kernel.n, kernel.k, kernel.batch)
