@@ -337,7 +337,7 @@ def sisters(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iterator[Task
     rows = table[(table.role == "fit") & table.op.isin(["gemm", "grouped_gemm"]) & table.source.str.startswith("MooreThreads")]
     for gpu, own in rows.groupby("owner"):
         start = chosen(fits[str(gpu).replace("-pcie", "")], "gemm", "bf16").constants
-        yield Task("gemm", str(gpu), "bf16", ANY, own, start, {**SITE_PRIOR, "accumulate": 1.0, "launch_us": 1.0}, gemm)
+        yield Task("gemm", str(gpu), "bf16", ANY, own, start, {**SITE_PRIOR, "accumulate": 1.0}, gemm)
 
 
 def sister_attention(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iterator[tuple[str, Fit]]:
@@ -352,7 +352,7 @@ def sister_attention(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iter
         made, _ = scaled_both_ways(borrowed.constants, np.log(own.seconds.to_numpy() / times), back)
         errors = np.abs(attention(made, machine(str(gpu), "bf16"), own) / own.seconds - 1)  # type: ignore[arg-type]
         whose = sources.origins(own)
-        about = {"rows": len(own), "source": f"{whose}; backward: {whose}", "backward_rows": int(back.sum()), "beside": {}}
+        about = {"rows": len(own), "source": f"{whose}; backward: {whose}", "backward_rows": int(back.sum())}
         yield str(gpu), replace(borrowed, constants=made, sigma=float(np.quantile(errors, SURE)), **about)  # type: ignore[arg-type]
 
 

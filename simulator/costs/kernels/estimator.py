@@ -21,8 +21,8 @@ from ...errors import UserError, did_you_mean
 from ...hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
 from ...kernels import UNFUSED, Kernel, Shape
 from ...units import ns
-from .family import ANY, Constants, Estimate, Fit, KernelFamily, Provenance, Transfer, families
-from .gpu_model import HALVES, Machine, architecture, machine, same_kernels, similarity
+from .family import ANY, WITHOUT_TENSOR_CORES, Constants, Estimate, Fit, KernelFamily, Provenance, Transfer, families
+from .gpu_model import HALVES, Machine, architecture, is_slot_powered, machine, same_kernels, similarity
 
 RANGE_TOLERANCE = 1.001
 """Factor of tolerance on the range of measured sizes, so that the largest measured size counts as measured."""
@@ -107,6 +107,8 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
         owner, fit = found
         place = PREFERRED_LIBRARIES.index(fit.library) if fit.library in PREFERRED_LIBRARIES else len(PREFERRED_LIBRARIES)
         other, others = library.gpus[owner], fit.dtype not in ("", wanted)
+        if wanted == WITHOUT_TENSOR_CORES:
+            return owner != gpu.name, is_slot_powered(other) > is_slot_powered(gpu), abs(similarity(other, wanted) - similarity(gpu, wanted))
         far = abs(similarity(other) - similarity(gpu))
         return owner != gpu.name, not same_kernels(gpu, other), others, other.architecture != gpu.architecture, far, place
 

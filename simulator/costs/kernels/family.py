@@ -30,6 +30,8 @@ Constants = Any
 """A frozen dataclass of a family, in which each field is a `constant`, a choice among words (`one_of`) or plain."""
 ANY = "any"
 """Library name of a fit to the rows of all libraries."""
+WITHOUT_TENSOR_CORES = "fp32"
+"""The format whose GEMMs run without tensor cores."""
 MOST_OF_PEAK = 0.99
 """Largest fraction of a peak that scaling can give."""
 
@@ -209,6 +211,24 @@ class Transfer:
     known: Sequence[tuple[Gpu, Fit]]
     """All available fits."""
 
+    @property
+    def shares(self) -> dict[str, float]:
+        """Factors on fractions of the peaks, by the kind of scaling. A fraction stays what it is, unless the file of the GPU states
+        by how much less of its peaks the GPU sustains; what is said of tensor cores says nothing of fp32 without them."""
+        gpu, owner = self.gpu.kernels, self.owner.kernels
+        if gpu.provenance == "measured":
+            return {"compute": 1.0, "memory": 1.0}
+        compute = 1.0 if self.dtype == WITHOUT_TENSOR_CORES else gpu.compute_fraction / owner.compute_fraction
+        return {"compute": compute, "memory": gpu.memory_fraction / owner.memory_fraction}
+
+    @property
+    def power_times(self) -> float:
+        """Most flop/s that the GPU's power allows, over what the owner sustains: the square root of multiprocessors times watts,
+        since power grows with the rate times the square of the voltage, which falls with the clock. Infinite where nothing is
+        known, and for boards of one architecture, whose difference in power is considered elsewhere."""
+        known = self.gpu.tdp_w and self.owner.tdp_w and self.gpu.architecture != self.owner.architecture
+        return math.sqrt(self.gpu.sms * self.gpu.tdp_w / (self.owner.sms * self.owner.tdp_w)) if known else math.inf
+
 
 class KernelFamily(ABC):
     """The interface of a family of kernels."""
@@ -266,10 +286,8 @@ class KernelFamily(ABC):
         """The sizes of a kernel that the ranges of a fit refer to, by their names in files of fits."""
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        """The fit of one GPU for another GPU: fractions of peaks scale with the fraction of its peaks that each GPU sustains, up
-        to `MOST_OF_PEAK`."""
-        gpu, owner = transfer.gpu.kernels, transfer.owner.kernels
-        times = {"compute": gpu.compute_fraction / owner.compute_fraction, "memory": gpu.memory_fraction / owner.memory_fraction}
+        """The fit of one GPU for another GPU: fractions of peaks by `Transfer.shares`, up to `MOST_OF_PEAK`."""
+        times = transfer.shares
         shares = [(name, share, times[way]) for name, share, way in scaling(fit.constants) if way in times]
         found = {name: min(max(MOST_OF_PEAK, share), share * more) for name, share, more in shares}
         return replace(fit, constants=replace(fit.constants, **found))

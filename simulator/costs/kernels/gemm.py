@@ -26,7 +26,19 @@ from ...kernels import Gemm, Part
 from ...units import US_PER_S
 from .deep_gemm import DEEP_TILES, SPILL_START, SPILL_US, spilled_s
 from .estimator import Estimator, SelectedFit, portable
-from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
+from .family import (
+    ABOVE_ONE,
+    SHARE,
+    WITHOUT_TENSOR_CORES,
+    Estimate,
+    Fit,
+    KernelFamily,
+    TimedKernels,
+    Transfer,
+    constant,
+    one_of,
+    priors,
+)
 from .gpu_model import Array, Machine, cached_share, clock_per_s, columns, flop_per_cycle, similarity
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
@@ -312,7 +324,21 @@ class GemmFamily(KernelFamily):
         made, owner, gpu = super().transferred(fit, transfer), transfer.owner, transfer.gpu
         cycles = flop_per_cycle(gpu, transfer.dtype) / flop_per_cycle(owner, fit.dtype) if portable(gpu, owner) else 1.0
         constants = replace(made.constants, ramp=made.constants.ramp * cycles)
+        if transfer.dtype == WITHOUT_TENSOR_CORES:
+            constants = _within_power(constants, fit.constants, transfer)
         return replace(made, constants=constants, cast=_transferred_cast(transfer))
+
+
+def _sustained(constants: GemmConstants) -> float:
+    """Fraction of the peak that long kernels sustain, at the clock that their power leaves."""
+    return constants.compute / (1 + constants.compute * (constants.power + constants.throttle))
+
+
+def _within_power(constants: GemmConstants, of_owner: GemmConstants, transfer: Transfer) -> GemmConstants:
+    """The constants with as much slowdown by power as keeps the sustained rate within `Transfer.power_times`."""
+    most = transfer.power_times * _sustained(of_owner) * transfer.owner.peak(transfer.dtype) / transfer.gpu.peak(transfer.dtype)
+    least_power = 1 / most - 1 / constants.compute - constants.throttle
+    return replace(constants, power=max(constants.power, least_power))
 
 
 def _adds(kernels: Sequence[Gemm]) -> Array:

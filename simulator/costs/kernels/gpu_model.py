@@ -24,6 +24,8 @@ Array = NDArray[Any]
 
 HALVES = ("fp16", "bf16")
 """Formats whose kernels take the same time."""
+SLOT_W = 75.0
+"""Watts that a PCI Express slot gives a board (PCI-SIG, PCI Express Card Electromechanical Specification)."""
 USUAL_CLOCK = 1.85 * GB
 """Clock in Hz near which an unstated clock is estimated, within a factor of two."""
 
@@ -94,9 +96,14 @@ def tensor_peak(gpu: Gpu) -> float:
     return gpu.peak(next((dtype for dtype in HALVES if dtype in gpu.peak_flop_per_s), "fp32"))
 
 
-def similarity(gpu: Gpu) -> float:
-    """The logarithm of the tensor peak per multiprocessor; GPUs with close values are similar."""
-    return math.log(tensor_peak(gpu) / gpu.sms)
+def similarity(gpu: Gpu, dtype: str = "") -> float:
+    """The logarithm of the peak per multiprocessor, in a dtype or of the tensor cores; GPUs with close values are similar."""
+    return math.log((gpu.peak(dtype) if dtype else tensor_peak(gpu)) / gpu.sms)
+
+
+def is_slot_powered(gpu: Gpu) -> bool:
+    """Whether a board draws no more than its slot gives. Such boards slow down in long runs of measurements."""
+    return 0 < gpu.tdp_w <= SLOT_W
 
 
 def same_kernels(gpu: Gpu, other: Gpu) -> bool:
