@@ -49,6 +49,8 @@ BINARY = ("add", "mul", "div", "pow")
 REDUCTIONS = ("layernorm", "softmax")
 """Operators over rows that PyTorch has as one kernel, and that were measured."""
 USUAL_LAUNCH_US = RowwiseConstants().launch_us
+TOLD_BELOW_US = 150.0
+"""Longest time of the shortest rows that tell what the host takes around an operator, some 15 us: the rest is noise of the rate."""
 
 
 def fits(table: pd.DataFrame) -> Iterator[tuple[str, Fit]]:
@@ -70,7 +72,8 @@ def fits(table: pd.DataFrame) -> Iterator[tuple[str, Fit]]:
         errors = np.abs(predict(as_timed, None) / time - 1)
         sigma = max(0.05, float(np.quantile(errors, 0.68)))
         about = (sigma, {"bytes": (0.0, float(own.max()))}, len(rows), "sitar-lab/NeuSight@6945927")
-        beside = around(as_timed.launch_us, everything)
+        told = rows.time_us.min() < TOLD_BELOW_US
+        beside = around(as_timed.launch_us, everything) if told else {}
         ratios = forward(replace(c, launch_us=as_timed.launch_us), on, everything) | backward(c, on, everything, beside)
         yield str(gpu), Fit("rowwise", "", "", c, *about, ratios=ratios, beside=beside)
 
@@ -98,7 +101,7 @@ def backward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame, beside: Mappi
     """The same of backward passes, without what the framework takes around them; of those that are as long as that."""
     own = [row for row in rows.itertuples() if is_backward_alone(row) and kernel(row).traffic_bytes]
     kernels = [kernel(row) for row in own]
-    around_s = beside[OPERATOR_US] / US_PER_S
+    around_s = beside.get(OPERATOR_US, 0.0) / US_PER_S
     alone_s = np.array([row.seconds - around_s for row in own])
     moved = np.array([kernel.traffic_bytes for kernel in kernels], dtype=np.float64)
     long = [i for i, took_s in enumerate(rowwise_s(c, on, moved)) if took_s >= around_s]

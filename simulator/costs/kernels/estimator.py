@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import get_args
 
 from ...errors import UserError, did_you_mean
@@ -262,8 +263,12 @@ class Estimator:
         return Estimate(time_s, name, provenance, selected.sigma * (EXTRAPOLATION_FACTOR if beyond else 1.0), beyond)
 
     def beside(self, name: str, family: str = "gemm") -> float:
-        """A quantity that was fitted beside kernels, or 0 without a fit of a GPU that runs the same kernels."""
+        """A quantity that was fitted beside kernels, or 0 without a fit of a GPU that runs the same kernels. What the host takes
+        hardly depends on the GPU: where the fit does not tell, it is the median of all fits that do."""
         selected = self.selected(family)
+        if name in families()[family].of_host and name not in selected.fit.beside:
+            told = [fit.beside[name] for fits in self.fits.fits.values() for fit in fits if name in fit.beside]
+            return median(told) if told else 0.0
         return selected.fit.beside.get(name, 0.0) if self.runs_kernels_of(selected) else 0.0
 
     def runs_kernels_of(self, selected: SelectedFit) -> bool:

@@ -248,6 +248,8 @@ class KernelFamily(ABC):
     """The sizes of which every fourth value is held out to judge a fit."""
     beside: ClassVar[tuple[str, ...]] = ()
     """Names of quantities that may be timed beside the kernels and are not part of their times."""
+    of_host: ClassVar[tuple[str, ...]] = ()
+    """Those of `beside` that the host takes, on every GPU."""
     unstated: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """Size ranges of the rows of a fit that does not state a range; sizes not listed here have no limit."""
     any_format: ClassVar[bool] = False

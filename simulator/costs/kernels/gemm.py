@@ -273,6 +273,7 @@ class GemmFamily(KernelFamily):
     held_out = ("n", "k")
     unstated: ClassVar = {"batch": SINGLE_BATCH}
     beside = (SPILL_US, LINEAR_US)
+    of_host = (LINEAR_US,)
 
     def kernel_s(self, constants: GemmConstants, estimator: Estimator, machine: Machine, kernel: Gemm) -> float:
         sizes = (kernel.m, kernel.n, kernel.k, kernel.batch)

@@ -26,11 +26,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...hardware.gpu import Gpu
 from ...kernels import Rowwise
 from ...units import US_PER_S
 from .estimator import EXTRAPOLATION_FACTOR, FEW_ROWS, RANGE_TOLERANCE, Estimator, SelectedFit
 from .family import SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors
-from .gpu_model import UNKNOWN, Array, Machine, columns, fetched_s, same_kernels
+from .gpu_model import UNKNOWN, Array, Machine, architecture, clock_per_s, columns, fetched_s, same_kernels
 
 BACKWARD = "_backward"
 TRIP_CYCLES = 2 * 475
@@ -244,7 +245,7 @@ class RowwiseFamily(KernelFamily):
     least_sigma = 0.05
     far_sigma = 0.15
     held_out = ("traffic_bytes",)
-    beside = (OPERATOR_US, HANDED_ON_US)
+    beside = of_host = (OPERATOR_US, HANDED_ON_US)
     any_format = True
     has_ratios = True
 
@@ -300,7 +301,22 @@ class RowwiseFamily(KernelFamily):
         return priors(start, *(("lookup_cycles",) if _are_lookups(timed).any() else ()))
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        return super().transferred(fit, transfer) if same_kernels(transfer.gpu, transfer.owner) else fit
+        """The fit for another GPU; reductions are slower than pointwise kernels as far as their threads wait for memory."""
+        made = super().transferred(fit, transfer) if same_kernels(transfer.gpu, transfer.owner) else fit
+        harder = _bytes_per_thread_cycle(transfer.gpu) / _bytes_per_thread_cycle(transfer.owner)
+        waits = {op: (_waiting(times, harder), sigma) for op, (times, sigma) in fit.ratios.items() if not op.endswith(BACKWARD)}
+        return replace(made, ratios={**fit.ratios, **waits})
+
+
+def _bytes_per_thread_cycle(gpu: Gpu) -> float:
+    """Bytes that the memory can deliver per cycle and resident thread."""
+    return gpu.memory_bytes_per_s / (gpu.sms * clock_per_s(gpu) * architecture(gpu).threads)
+
+
+def _waiting(ratio: float, harder: float) -> float:
+    """The ratio to a pointwise kernel where the memory delivers `harder` times as many bytes per cycle and thread: the norm of
+    streaming and waiting, of which only waiting changes."""
+    return ratio if ratio <= 1 else float((1 + (ratio**NORM - 1) * harder**NORM) ** (1 / NORM))
 
 
 def pointwise_s(constants: RowwiseConstants, machine: Machine, moved: Array, cold: ArrayLike, ratio: ArrayLike = 1.0) -> Array:
