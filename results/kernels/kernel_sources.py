@@ -13,15 +13,6 @@ UNFILLED = "unfilled"
 USES = {"fit": "fitted", UNFILLED: "not used: weights that nobody filled", "site-scalar": "judged only, after one scalar for the machine", "sanity": "judged only"}
 
 
-def unfilled(table: pd.DataFrame) -> pd.Series[bool]:
-    """Which rows multiply by weights that nobody filled.
-
-    vLLM's GEMMs in bf16 and fp8 do: the public collector of their source (ai-dynamo/aiconfigurator, collector/vllm/collect_gemm.py)
-    leaves weights as they were allocated, mostly zeros, which take less power than random numbers, so that the clock stays up.
-    """
-    return (table.op == "gemm") & (table.library == "vllm") & table.dtype.isin(["bf16", "fp8"])
-
-
 def origins(rows: pd.DataFrame) -> str:
     """The distinct repositories of rows, each at its commit: `owner/repository@1a2b3c4`."""
     return ", ".join(sorted(set(_repositories(rows))))

@@ -46,6 +46,7 @@ from simulator.errors import UserError
 from simulator.files import atomic
 from simulator.measurements.attention_libraries import cached_s, library_of, turns_queries
 from simulator.measurements.kernel_words import INNER_SECOND, turns_of
+from simulator.measurements.timing_loops import loop_of
 from simulator.units import US_PER_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,16 +178,28 @@ def measured(paths: Iterable[Path]) -> pd.DataFrame:
     table = table[table.owner.notna()].copy()
     table["variant"] = table.variant.fillna("")
     table["library"] = np.where(table.source.str.startswith(GRAPHS), table.source.str.split("/").str[-2], "")
-    table.loc[sources.unfilled(table), "role"] = sources.UNFILLED
+    filled = {key: loop_of(*key).filled for key in set(zip(table.source, table.dtype, strict=True))}
+    table.loc[[not filled[key] for key in zip(table.source, table.dtype, strict=True)], "role"] = sources.UNFILLED
     table["seconds"] = table.time_us / US_PER_S
     table["batch"] = table.batch.fillna(1.0)
     second = table.op.isin(["gemm", "bmm"]) & table.variant.str.match(INNER_SECOND)
     table["row_n"] = table.n
     table.loc[second, ["n", "k"]] = table.loc[second, ["k", "n"]].to_numpy()
     table["top_k"] = pd.to_numeric(table.variant.str.extract(r"topk(\d+)")[0])
+    table["launches"] = launches(table)
     te = table.variant.str.contains("v_head_dim=128", regex=False)
     table.loc[te, "head_dim"] = (table.head_dim[te] + TE_VALUES) / 2
     return table
+
+
+def launches(table: pd.DataFrame) -> Any:
+    """Launches in a row of the loop that each row was timed in."""
+    found = np.zeros(len(table))
+    for (source, dtype, owner), at in table.groupby(["source", "dtype", "owner"]).indices.items():
+        rows = table.iloc[at]
+        second_bytes = np.where(rows.op == "gemm", rows.n * rows.k * WIDTH[dtype], 0.0)
+        found[at] = loop_of(source, dtype).launches_of(second_bytes, shipped_fits.gpu(owner).cache_bytes)
+    return found
 
 
 def _named(words: str) -> str | None:
@@ -215,6 +228,7 @@ def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> 
     dtype = rows.dtype.iloc[0]
     cast, beside = (extra[:2], extra[2:]) if dtype in TILES_OF else ((), extra)
     how = {"adds": rows.variant.str.contains(ADDS).to_numpy(), "cast": cast, "turns": turns_of(rows.variant.iloc[0])}
+    how |= {"launches": rows.launches.to_numpy()}
     time = timed_gemm_s(c, on, (m, n, k, batch), WIDTH[dtype], **how)
     if not len(beside):
         return time
@@ -229,7 +243,8 @@ def attention(c: AttentionConstants, on: Machine, rows: pd.DataFrame, extra: Any
     what = Heads(*sizes(rows, "batch", "seq", "heads", "kv_heads", "head_dim", "causal"))
     op = rows.op.to_numpy()
     width = WIDTH[rows.dtype.iloc[0]]
-    time = passes_s(c, on, what, op != "attention_bwd", op != "attention_fwd", element_bytes=width)
+    how = {"element_bytes": width, "launches": rows.launches.to_numpy()}
+    time = passes_s(c, on, what, op != "attention_bwd", op != "attention_fwd", **how)
     if not len(extra):
         return time
     queries, (cache_us, passes, *paged) = turns_queries(rows.variant.iloc[0]), extra
@@ -239,7 +254,7 @@ def attention(c: AttentionConstants, on: Machine, rows: pd.DataFrame, extra: Any
 
 def moe(c: GemmConstants, on: Machine, rows: pd.DataFrame, _: Any = ()) -> Any:
     m, k, n, experts, top_k = sizes(rows, "m", "k", "n", "batch", "top_k")
-    return moe_s(c, on, m, k, n, (experts, top_k))
+    return moe_s(c, on, m, k, n, (experts, top_k), launches=rows.launches.to_numpy())
 
 
 # Fitting --------------------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from ..kernels import Rowwise, Shape
 from ..measurements.attention_libraries import library_of
 from ..measurements.kernel_table import IMPOSSIBLE_HINT, ImpossibleRow, Measured
 from ..measurements.kernel_words import WIDTH, kernels_of, name_of, turns_of
+from ..measurements.timing_loops import TimingLoop, launches_in, loop_of
 from ..units import US_PER_S
 from .least_squares import fit_constants
 
@@ -188,7 +189,8 @@ def groups(rows: Iterable[Measured], gpu: Gpu, unused: Counter[str]) -> Iterator
         on = machine(gpu, "" if family.any_format else PEAK_OF.get(of_rows, of_rows))
         seconds, cold = np.array([row.seconds for row in own]), np.array([row.cold for row in own])
         turns = min(turns_of(row.probe.variant) for row in own)
-        timed = TimedKernels(kernels_of_rows, seconds, on, WIDTH[of_rows], cold, turns)
+        loops = np.array([row.launches or launches_in(_loop(row), held[0], gpu.cache_bytes) for row, held in pairs])
+        timed = TimedKernels(kernels_of_rows, seconds, on, WIDTH[of_rows], cold, turns, loops)
         yield Group(family, dtype, library, own, timed)
 
 
@@ -197,6 +199,8 @@ def _key(row: Measured, kernels: tuple[Shape, ...], gpu: Gpu) -> tuple[str, str,
     probe = row.probe
     if not row.may_be_fitted:
         return f"the role {row.role!r}"
+    if not _loop(row).filled:
+        return f"{probe.op}: operands that nobody filled"
     if not kernels:
         name = name_of(probe.op, probe.variant)
         return f"no model of {probe.op}" + f" {name}" * (name not in probe.op)
@@ -212,6 +216,10 @@ def _key(row: Measured, kernels: tuple[Shape, ...], gpu: Gpu) -> tuple[str, str,
         return f"{probe.dtype} takes the fit of {dtype}"
     library = library_of(probe.variant) if family.names_libraries else ""
     return family.name, dtype, LIBRARY_ALIASES.get(library, library) or ANY
+
+
+def _loop(row: Measured) -> TimingLoop:
+    return loop_of(row.source, row.probe.dtype)
 
 
 def _held_out(group: Group) -> Array | None:

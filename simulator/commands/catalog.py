@@ -27,7 +27,7 @@ AUTOMATIC = {
     "job.gradient_clipping": "a norm that takes no time",
     "job.lora": "none: the model itself learns",
     "job.packing": "none: a sequence is one document",
-    **dict.fromkeys(("job.total_tokens", "job.price_per_gpu_hour"), "none: one step is reported"),
+    **dict.fromkeys(("job.total_tokens", "job.price_per_gpu_hour", "job.price_per_kwh"), "none: one step is reported"),
     **{f"plan.overlap.{axis}": "as the framework does" for axis in ("dp", "tp", "pp", "ep")},
     "framework.attention": "the usual one of the GPU",
     "framework.memory.tp_logit_bytes": "logit_bytes",

@@ -9,6 +9,8 @@ import click
 from ._show import Count, Positive, json_option, print_json, print_pairs
 
 MOST_SIZE, MOST_SCALAR = 2**31, 1000
+POWERS = ("burst", "sustained")
+POWER_HELP = "burst: in a short loop of launches, as tables time kernels; sustained: at the clock that a step sustains."
 
 
 @click.command("kernel", short_help="Time one kernel on a GPU: a matrix product, attention, a norm.")
@@ -27,6 +29,7 @@ MOST_SIZE, MOST_SCALAR = 2**31, 1000
 @click.option("--top-k", type=Count(1, MOST_SIZE), help="To how many of the experts of moe_ffn a token goes.")
 @click.option("--library", default="", help="Whose kernels: fa1, fa2, fa3, cudnn, unfused, vllm ...  [default: the usual]")
 @click.option("--eager", is_flag=True, help="Memory-bound operators as an eager framework runs them, unfused.")
+@click.option("--power", type=click.Choice(POWERS), default="burst", show_default=True, help=POWER_HELP)
 @click.option("--profile", default="", help="What `trainsim calibrate fit` wrote for this GPU.")
 @click.option("--site-scalar", type=Positive(MOST_SCALAR), help="How much longer every kernel takes on this machine.")
 @json_option

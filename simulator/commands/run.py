@@ -28,6 +28,7 @@ from ._show import (
 
 if TYPE_CHECKING:
     from ..simulation.jobs import SharedRun
+    from ..simulation.op_costs import OpCost
     from ..simulation.run import Run
 
 COLUMNS = 120
@@ -35,7 +36,10 @@ COLUMNS = 120
 ENGINE_HELP = (
     "des: event loop. replay: longest path, where no link is shared. compiled: numba. All give equal results; auto picks one."
 )
-COSTS_HELP = "List all kernels and collectives (of each job by itself): time, model, provenance, standard error."
+COSTS_HELP = (
+    "List all kernels and collectives (of each job by itself): time, how much longer that is than in a short burst, model, "
+    "provenance, standard error."
+)
 STEPS_HELP = "Simulate this number of steps from time zero and report their mean.  [default: one step of a long run]"
 
 
@@ -105,15 +109,21 @@ def _list_costs(run: Run, title: str) -> None:
     costs = (*run.kernel_costs, *run.collective_costs)
     number = {model: i for i, model in enumerate(dict.fromkeys(c.model for c in costs), 1)}
     rows = [
-        [c.name, c.shape, c.ranks, f"{c.calls:,}", f"{c.seconds_each * US_PER_S:.2f}",
+        [c.name, c.shape, c.ranks, f"{c.calls:,}", f"{c.seconds_each * US_PER_S:.2f}{_over_burst(c)}",
          f"{c.seconds / run.program.ranks * US_PER_S:,.0f}", str(number[c.model]),
          c.provenance + (", extrapolated" if c.extrapolated and not c.axis else ""), f"{c.sigma:.0%}"]
         for c in costs
     ]  # fmt: skip
-    headers = ["op", "shape", "pp ranks", "calls", "us each", "us per rank", "model", "provenance", "standard error"]
-    print_table(headers, rows, right=(3, 4, 5, 6, 8), title=title)
+    names = "op, shape, pp ranks, calls, us each, us per rank, model, provenance, standard error"
+    print_table(names.split(", "), rows, right=(3, 4, 5, 6, 8), title=title)
     for model, i in number.items():
         say(fill(model, COLUMNS, initial_indent=f"model {i:>2}  ", subsequent_indent=" " * 10, break_on_hyphens=False))
+
+
+def _over_burst(cost: OpCost) -> str:
+    """How much longer a kernel takes than in a short burst of launches; blank where it does not."""
+    more = f"{cost.over_burst - 1:+.0%}"
+    return "     " if cost.over_burst == 1 else f" {more:>4}"
 
 
 def _refuse_extras(options: dict[str, Any]) -> None:

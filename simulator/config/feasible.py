@@ -39,9 +39,9 @@ from .expert_rules import faults_of_experts
 from .learning_rules import faults_of_learning, faults_of_optimizer, faults_of_packing
 from .memory_rules import faults_of_recomputed_layers, faults_of_recomputed_operators, faults_of_sharding
 from .offload_rules import faults_of_offload, faults_of_offloaded_layers
+from .power_rules import faults_of_power, without_effect
 from .reader import Grammar, Grammars, faults_in
 from .scenario import GRAMMARS, Perturb, Scenario, schedule
-from .shipped_fits import file_of
 from .vocabulary_rules import faults_of_vocabulary
 
 MOST_LAYER_SLOTS = 400_000
@@ -65,7 +65,8 @@ def check(scenario: Scenario) -> Scenario:
     scenario = with_usual_plan(scenario)
     cheap: tuple[Callable[[Scenario], Found], ...] = (
         _degrees, _batch, _divisions, _overlapped, _shared_sequences, faults_of_experts, faults_of_sharding,
-        faults_of_offload, faults_of_learning, faults_of_optimizer, faults_of_packing, _order, _placed, _disturbed_ranks,
+        faults_of_offload, faults_of_learning, faults_of_optimizer, faults_of_packing, faults_of_power,
+        _order, _placed, _disturbed_ranks,
     )  # fmt: skip
     dear: tuple[Callable[[Scenario], Found], ...] = (
         _cluster, _disturbed_links, _scheduled, faults_of_recomputed_operators, faults_of_vocabulary,
@@ -363,8 +364,8 @@ def unused(scenario: Scenario) -> list[str]:
     """A sentence for each value that a user set and that has no effect. Values from files of the catalog are not reported."""
     cluster, gpu = scenario.cluster, scenario.cluster.gpu
     found = []
-    if gpu.tdp_w != (file_of(gpu.name).tdp_w if gpu.name in catalog.files("gpus") else 0.0):
-        found.append(f"cluster.gpu.tdp: {gpu.tdp_w:g} W has no effect, power is not modelled yet")
+    if gpu.tdp_w != gpu.reference_tdp_w and (why := without_effect(scenario)):
+        found.append(f"cluster.gpu.tdp: {gpu.tdp_w:g} W has no effect, {why}")
     shapes = [cluster.shape, *(cluster.options.wan.shapes if cluster.options.wan else ())]
     has_pods = any("nodes_per_pod" in getattr(shape, "OPTIONS", ("nodes_per_pod",)) for shape in shapes)
     if not has_pods and cluster.nodes > 1 and cluster.nodes_per_pod != keys(ClusterFile)["nodes_per_pod"].default:

@@ -211,11 +211,13 @@ def _of_the_catalog(name: str) -> Gpu:
 
 
 def complete(described: Gpu) -> Gpu:
-    """A GPU from a file, with the hash of its profile. Kernel constants that the file does not state come from the most similar
-    measured GPU, which runs the same kernels and has the nearest peak per multiprocessor."""
+    """A GPU from a file, with the hash of its profile and the power of its board in the catalog. Kernel constants that the file
+    does not state come from the most similar measured GPU: the same kernels, and the nearest peak per multiprocessor."""
     if described.profile:
         content = read_bounded(described.profile, catalog.MOST_BYTES, "a profile")
         described = replace(described, profile_hash=sha256(content).hexdigest()[:HASH_DIGITS])
+    if described.name in catalog.files("gpus"):
+        described = replace(described, reference_tdp_w=_catalog_tdp_w(described.name))
     if described.kernels is not AT_PEAK:
         return described
 
@@ -223,6 +225,11 @@ def complete(described: Gpu) -> Gpu:
         return not same_kernels(described, other), abs(similarity(other) - similarity(described))
 
     return replace(described, kernels=replace(min(shipped().gpus.values(), key=far).kernels, provenance="transferred"))
+
+
+@cache
+def _catalog_tdp_w(name: str) -> float:
+    return file_of(name).tdp_w
 
 
 def file_of(name: str, profile: str = "") -> Gpu:

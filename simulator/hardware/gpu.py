@@ -70,7 +70,7 @@ class Gpu(Declared):
         Mapping[str, FlopPerSecond], Key("peak"), "dense peak rate by number format, such as {bf16: 989 TFLOP/s}"
     ]
     sms: Annotated[Size, "number of streaming multiprocessors, such as 132"]
-    tdp_w: Annotated[Watts, "thermal design power, such as 700 W; 0 if not known"] = 0.0
+    tdp_w: Annotated[Watts, "thermal design power, the limit of what the board draws, such as 700 W; 0 if not known"] = 0.0
     kernels: Annotated[
         Sustained, "fractions of the peaks that kernels sustain; left out, those of the most similar measured GPU"
     ] = AT_PEAK
@@ -80,6 +80,7 @@ class Gpu(Declared):
     architecture: Annotated[str, "architecture that kernels are compiled for, such as sm_90; empty if not known"] = ""
     clock_hz: Annotated[Hertz, "highest clock, such as 1980 MHz; 0 if not known"] = 0.0
     cache_bytes: Annotated[Bytes, "size of the last-level cache, such as 50 MiB; 0 if not known"] = 0.0
+    reference_tdp_w: Annotated[float, NO_KEY, "thermal design power of this GPU in the catalog; 0 for other GPUs"] = 0.0
     reserved_bytes: Annotated[BytesOrNone, "part of `memory` that the driver keeps, such as 0.5 GiB"] = 0.0
 
     comments: ClassVar[Mapping[str, Any]] = {"sources": dict[str, str]}

@@ -68,6 +68,8 @@ class Measured:
     """Uncontended time, in seconds, of a kernel that was timed beside others."""
     cold: bool = False
     """Whether the last-level cache held no operands of the kernel."""
+    launches: int = field(default=0, compare=False)
+    """Launches in a row of the loop that timed the row; 0 where the table does not state them."""
     line: int = field(default=0, compare=False)
     """Line of the row in its file; 0 for a row without a file."""
 
@@ -154,6 +156,11 @@ def is_cold(row: Row) -> bool:
     return CACHES.get(_cell(row, "cache").lower(), False)
 
 
+def launches_of(row: Row) -> int:
+    """Launches in a row of the loop that timed a row, by its column `launches`; 0 where the column is empty or missing."""
+    return _count(row, "launches")
+
+
 def probe_of(row: Row) -> Probe:
     """The kernel that a row names. Raises `UserError` for an invalid cell."""
     dtype = table_name(row["dtype"])
@@ -184,7 +191,7 @@ def _wrong(row: Row) -> Iterator[tuple[str, str]]:
 
 def _wrong_kernel(row: Row) -> Iterator[tuple[str, str]]:
     """Faults in the cells that describe the kernel and its cache."""
-    yield from _wrong_counts(row, *SIZES)
+    yield from _wrong_counts(row, *SIZES, "launches")
     if (causal := _cell(row, "causal")) and truth(causal) is None:
         yield f"causal: {shown(causal)} is neither 0 nor 1", "1 where only earlier keys are seen"
     if _cell(row, "cache").lower() not in CACHES:
@@ -210,7 +217,7 @@ def _measured(row: Row, line: int) -> Measured:
     held |= {name: number(_cell(row, column) or "0") / US_PER_S for column, name in TIMES.items()}
     runs, operators = (_count(row, name) for name in COUNTS)
     held |= {"runs": runs, "operators": operators or None, "alone_s": held["alone_s"] or None}
-    return Measured(probe=_probe(row), cold=is_cold(row), line=line, **held)
+    return Measured(probe=_probe(row), cold=is_cold(row), launches=launches_of(row), line=line, **held)
 
 
 def _cell(row: Row, name: str) -> str:

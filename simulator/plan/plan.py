@@ -346,3 +346,7 @@ class Fidelity(Declared):
         "fluid: flows share links fairly; closed: fixed times without contention; stepwise: every message is simulated",
     ] = "fluid"
     granularity: Annotated[Literal["op"], "op: every kernel and every collective is simulated"] = "op"
+    power: Annotated[
+        Literal["sustained", "burst"],
+        "sustained: kernels at the clock that their board sustains through a step; burst: as in a short loop of launches",
+    ] = "sustained"

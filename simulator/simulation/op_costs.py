@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -46,6 +46,8 @@ class OpCost:
     """Axis of a collective; empty for kernels."""
     ranks: str = ""
     """The pipeline ranks that run a kernel, such as 0-6."""
+    over_burst: float = 1.0
+    """Time of a kernel over its time in a short burst of launches."""
 
 
 class OpCosts(list[OpCost]):
@@ -61,20 +63,31 @@ class OpCosts(list[OpCost]):
 
 def kernel_costs(result: Result) -> OpCosts:
     """Cost of every kernel of the measured step; the same operator of different layers is one row."""
-    calls: dict[tuple[str, Kernel], float] = defaultdict(float)
     ranks: dict[tuple[str, Kernel], set[int]] = defaultdict(set)
-    for rank, op, times in _ops(result):
+    for rank, op, _ in _ops(result):
         if isinstance(op, Compute):
-            name = op.name.partition(".")[2] if op.layer >= 0 else op.name
-            calls[name, op.kernel] += times
-            ranks[name, op.kernel].add(rank)
+            ranks[_plain_name(op), op.kernel].add(rank)
     rows = []
-    for (name, kernel), times in calls.items():
+    for (name, kernel), times in kernel_calls(result).items():
         made, count = result.prices.estimate(kernel), round(times)
         known = made.model, made.provenance, made.sigma, made.extrapolated
-        on = spans(ranks[name, kernel])
-        rows.append(OpCost(name, kernel.shape, count, made.seconds, made.seconds * count, *known, ranks=on))
+        beside: dict[str, Any] = {"ranks": spans(ranks[name, kernel]), "over_burst": made.seconds / result.prices.burst_s(kernel)}
+        rows.append(OpCost(name, kernel.shape, count, made.seconds, made.seconds * count, *known, **beside))
     return OpCosts(rows)
+
+
+def kernel_calls(result: Result) -> dict[tuple[str, Kernel], float]:
+    """How often a measured step of one replica calls each kernel, summed over its pipeline ranks, by plain name and kernel."""
+    calls: dict[tuple[str, Kernel], float] = defaultdict(float)
+    for _, op, times in _ops(result):
+        if isinstance(op, Compute):
+            calls[_plain_name(op), op.kernel] += times
+    return calls
+
+
+def _plain_name(op: Compute) -> str:
+    """The name of an operation without its layer."""
+    return op.name.partition(".")[2] if op.layer >= 0 else op.name
 
 
 def _ops(result: Result) -> Iterator[tuple[int, AnyOp, float]]:

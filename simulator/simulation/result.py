@@ -30,7 +30,6 @@ from ..program.program import HOST, OFFLOAD, Program
 from ..units import TFLOP, seconds
 from ..workload.learning import train_flop_per_token
 from .memory_check import host_bytes, host_capacity_bytes
-from .whole_run import WholeRun, whole_run
 
 REPORTED_AXES = ("tp", "pp", "dp", "cp", "ep")
 
@@ -133,11 +132,6 @@ class Result:
             optimizer_s=observed.mean_s(causes.of(OPTIMIZER)),
             busy_s=observed.mean_s(causes.of(BUSY)),
         )
-
-    @property
-    def whole_run(self) -> WholeRun | None:
-        """The run of all tokens of the job, where the job says how many."""
-        return whole_run(self.scenario, self.gpus, self.metrics.step_time_s)
 
     @cached_property
     def labelled_metrics(self) -> dict[str, tuple[ModuleType, float]]:

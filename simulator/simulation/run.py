@@ -21,6 +21,7 @@ from ..units import seconds, show_bytes, show_count, show_s
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.optimizer import Optimizer
+from .energy import Energy, energy_of
 from .memory_check import LEFT_FRACTION, host_summary, notes
 from .network.link_use import Network, network
 from .op_costs import (
@@ -33,6 +34,7 @@ from .op_costs import (
     step_interval_s,
 )
 from .result import Result
+from .whole_run import WholeRun, whole_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,6 +122,22 @@ class Run(Summarised, Result):
         return collective_costs(self)
 
     @cached_property
+    def sustained_clocks_s(self) -> float:
+        """Seconds of a step that kernels take beyond their times in short bursts of launches: a sum, the mean over ranks."""
+        return sum(cost.seconds * (1 - 1 / cost.over_burst) for cost in self.kernel_costs) / self.program.ranks
+
+    @cached_property
+    def energy(self) -> Energy | str:
+        """The energy of a step, or the reason why it is not known."""
+        return energy_of(self)
+
+    @property
+    def whole_run(self) -> WholeRun | None:
+        """The run of all tokens of the job, where the job says how many."""
+        joules = self.energy.joules_per_step if isinstance(self.energy, Energy) else None
+        return whole_run(self.scenario, self.gpus, self.metrics.step_time_s, joules)
+
+    @cached_property
     def cost_provenance(self) -> dict[str, float]:
         """Shares of the kernels' time by provenance (measured, transferred, roofline), and the share of extrapolated sizes."""
         return kernel_provenance(self.kernel_costs)
@@ -151,6 +169,7 @@ class Run(Summarised, Result):
             ("measured", self.observation.window.text),
             *provenance_lines(self.cost_provenance, self.collective_provenance),
             *_result_lines(self),
+            ("energy", self.energy.line if isinstance(self.energy, Energy) else f"not known: {self.energy}"),
             *((one.LABEL, SHOWN[one.SCALES](value)) for one, value in self.labelled_metrics.values()),
             *(self.whole_run.lines if self.whole_run else ()),
             *_memory(self),
@@ -166,6 +185,8 @@ class Run(Summarised, Result):
             **{name: value for name, (_, value) in self.labelled_metrics.items()},
             **({"whole_run": asdict(self.whole_run)} if self.whole_run else {}),
             "step_time_interval_s": list(self.step_time_interval_s),
+            "sustained_clocks_s": self.sustained_clocks_s,
+            "energy": asdict(self.energy) if isinstance(self.energy, Energy) else {"unknown": self.energy},
             "cost_provenance": self.cost_provenance,
             "collective_provenance": self.collective_provenance,
             "peak_memory_bytes": self.peak_memory_bytes,
@@ -291,12 +312,19 @@ def _result_lines(run: Run) -> list[tuple[str, str]]:
         ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
         ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),
         ("compute", f"{of_step(m.busy_s)}, mean over ranks"),
+        *([("sustained clocks", clocks)] if (clocks := _clocks(run)) else []),
         ("pipeline bubble", f"{of_step(m.bubble_fraction * m.step_time_s)}, waiting for other stages"),
         ("exposed", by_axis(m.exposed_s) or "no communication"),
         *([("imbalance", f"{uneven}, waiting for slower members of a group")] if uneven else []),
         *([("launch overhead", f"{of_step(m.launch_s)}, waiting for the host")] if m.launch_s else []),
         ("optimizer", of_step(m.optimizer_s)),
     ]
+
+
+def _clocks(run: Run) -> str:
+    """What sustained clocks add to the time of the kernels, where the run has them."""
+    share = run.sustained_clocks_s / run.metrics.step_time_s
+    return f"{share:+.1%} of the step, beyond short bursts of each kernel" if run.scenario.fidelity.power == "sustained" else ""
 
 
 def _memory(run: Run) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from ..binding.stepwise import stepwise
 from ..config import catalog, derived, feasible, shipped_fits, user_code
 from ..config.scenario import Perturb, Scenario
 from ..costs.kernels.estimator import Options, PricedKernels, measured_cost
+from ..costs.kernels.family import LAUNCHES
 from ..engine.fold import fold, unfolded
 from ..engine.replay import with_fixed_durations
 from ..engine.skeleton import Expansion
@@ -135,7 +136,8 @@ def prices_of(scenario: Scenario) -> PricedKernels:
     """Kernel times in the scenario's dtype on its GPU with its software; lowering has split the kernels that are not fused."""
     gpu, framework = scenario.cluster.gpu, scenario.framework
     accumulates = framework.fusion.accumulation and framework.gradients == "fp32"
-    software = Options(library="" if framework.attention == UNFUSED else framework.attention, accumulate=accumulates)
+    library = "" if framework.attention == UNFUSED else framework.attention
+    software = Options(library, accumulate=accumulates, launches=LAUNCHES[scenario.fidelity.power])
     return measured_cost(gpu, scenario.job.activation_dtype, shipped_fits.fits_for(gpu), software)
 
 

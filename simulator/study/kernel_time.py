@@ -10,8 +10,8 @@ from ..config import shipped_fits
 from ..costs.kernels import rowwise
 from ..costs.kernels.estimator import Estimator, known_library, together
 from ..costs.kernels.estimator import Options as Software
-from ..costs.kernels.family import Estimate, families
-from ..errors import UserError, did_you_mean, in_one_go
+from ..costs.kernels.family import BURST, LAUNCHES, Estimate, families
+from ..errors import UserError, did_you_mean, in_one_go, shown
 from ..escape import Summarised
 from ..kernels import UNFUSED, Experts, Rowwise, Shape
 from ..measurements.kernel_words import (
@@ -56,6 +56,10 @@ class KernelTime(Summarised):
     gpu: str
     dtype: str
     time_us: float
+    power: str
+    """Whether the time is that of a `burst` of launches, or `sustained` within a step."""
+    burst_us: float
+    sustained_us: float
     model: str
     provenance: str
     sigma: float
@@ -71,11 +75,19 @@ class KernelTime(Summarised):
         return [
             ("kernel", f"{self.op} on {self.gpu} in {self.dtype}"),
             ("time", f"{self.time_us:,.2f} us, give or take {self.sigma:.0%} (one standard error)"),
+            ("power", self._power),
             ("model", self.model),
             ("provenance", self.provenance + (", beyond the measured sizes" if self.extrapolated else "")),
             *slow,
             ("rate", f"{self.tflop_per_s:,.1f} TFLOP/s, {self.gb_per_s:,.0f} GB/s"),
         ]
+
+    @property
+    def _power(self) -> str:
+        """Which of the two times this is, and the other one."""
+        if self.power == "burst":
+            return f"in a burst of {BURST:.0f} launches; sustained, as within a step: {self.sustained_us:,.2f} us"
+        return f"sustained, as within a step; in a burst of {BURST:.0f} launches: {self.burst_us:,.2f} us"
 
     def as_dict(self) -> dict[str, Any]:
         """The content of `trainsim kernel --json`."""
@@ -100,6 +112,7 @@ class Options(TypedDict, total=False):
     eager: bool
     profile: str
     site_scalar: float | None
+    power: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +139,9 @@ def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -
     """Times a kernel on a GPU: a GEMM by `m`, `n` and `k`, attention by `seq` and `heads`, a memory-bound operator by `m`, `n`.
 
     `library` names whose kernels, `eager` splits operators as an eager framework does, `profile` is the file of a calibration.
+    `power` is `burst` for the time in a short loop of launches, as tables hold, or `sustained` for that within a step.
     """
+    chosen = options.pop("power", "burst")
     asked = _Request(op, table_name(op), gpu, {"batch": 1, "library": "", "eager": False, "profile": "", **options})
     dtype, library, site_scalar = table_name(dtype), asked.options["library"], asked.options.get("site_scalar")
 
@@ -138,27 +153,37 @@ def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -
         if asked.name not in KNOWN and workload_name(asked.name) not in PASSES:
             raise UserError(f"no kernel {op!r}", hint=did_you_mean(asked.name, KNOWN))
 
+    def check_power() -> None:
+        if chosen not in LAUNCHES:
+            raise UserError(f"no power {shown(chosen)}", hint=f"one of {', '.join(LAUNCHES)}")
+
     on, *_ = in_one_go(
         lambda: shipped_fits.gpu(gpu, asked.options["profile"]),
         check_dtype,
         check_op,
+        check_power,
         lambda: known_library(library, shipped_fits.shipped()),
     )
     on = replace(on, site_scalar=site_scalar) if site_scalar else on
     fits = shipped_fits.fits_for(on)
-    software = Software(known_library(library, fits), asked.options["eager"], tensor_cores=dtype != "fp32")
+    launches = LAUNCHES[chosen]
+    software = Software(known_library(library, fits), asked.options["eager"], tensor_cores=dtype != "fp32", launches=launches)
     estimator = Estimator(on, dtype, fits, software)
     on.peak(estimator.peak_dtype)
     kernels = _kernels(asked, estimator)
     _check_options(asked, kernels[0], estimator)
-    parts = [_launched(asked, one, estimator) for one in kernels]
-    made = parts[0] if len(parts) == 1 else together(parts[0].model, parts)
+    times = {
+        word: _timed(asked, kernels, replace(estimator, options=replace(software, launches=n))) for word, n in LAUNCHES.items()
+    }
+    made = times[chosen]
     flop, moved = sum(one.flop for one in kernels), sum(one.traffic_bytes for one in kernels)
     return KernelTime(
         op=op,
         gpu=on.name,
         dtype=dtype,
         time_us=made.seconds * US_PER_S,
+        power=chosen,
+        **{f"{word}_us": one.seconds * US_PER_S for word, one in times.items()},
         model=made.model,
         provenance=made.provenance,
         sigma=made.sigma,
@@ -167,6 +192,12 @@ def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -
         gb_per_s=moved / made.seconds / GB if moved else 0.0,
         site_scalar=on.site_scalar,
     )
+
+
+def _timed(asked: _Request, kernels: Sequence[Shape], by: Estimator) -> Estimate:
+    """The time of the requested kernels one after the other."""
+    parts = [_launched(asked, one, by) for one in kernels]
+    return parts[0] if len(parts) == 1 else together(parts[0].model, parts)
 
 
 def _launched(asked: _Request, kernel: Shape, by: Estimator) -> Estimate:

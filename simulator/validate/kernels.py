@@ -1,9 +1,10 @@
 """Predictions of kernel times for the rows of a table, each with the other work that the row timed with its kernel.
 
 `measurements/kernel_words.py` explains the words of a row. fp32 means fp32, not TF32. Memory-bound operators read their data from
-memory where `cache` is `cold`. Some rows timed more than a kernel: FP8 GEMMs include the cast of their first operand and slow
-steps of DeepGEMM; eager linear layers and operators include the framework's own work; causal attention of inference frameworks
-includes writing the cache of keys and values before the kernel.
+memory where `cache` is `cold`. Kernels are as slow as in a loop of as many `launches` as a row states, or of twelve. Some rows
+timed more than a kernel: FP8 GEMMs include the cast of their first operand and slow steps of DeepGEMM; eager linear layers and
+operators include the framework's own work; causal attention of inference frameworks includes writing the cache of keys and values
+before the kernel.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..costs.kernels.attention import CACHE_PASSES, CACHE_US, PAGED, Heads
 from ..costs.kernels.attention import FAMILY as ATTENTION
 from ..costs.kernels.deep_gemm import SPILL_US, spilled_s
 from ..costs.kernels.estimator import Estimator, FitLibrary, Options, libraries_of, together
-from ..costs.kernels.family import Estimate
+from ..costs.kernels.family import BURST, Estimate
 from ..costs.kernels.gemm import FAMILY as GEMM
 from ..costs.kernels.gemm import LINEAR_US
 from ..costs.kernels.gpu_model import architecture
@@ -32,13 +33,13 @@ from ..hardware.gpu import Gpu
 from ..kernels import Attention, Gemm, Rowwise
 from ..measurements.attention_libraries import cached_s, fitted_library, is_of_frameworks, turns_queries
 from ..measurements.csv_tables import Row, time_us
-from ..measurements.kernel_table import is_cold, probe_of
+from ..measurements.kernel_table import is_cold, launches_of, probe_of
 from ..measurements.kernel_words import EAGER, SIZES, WIDTH, Probe, kernels_in, turns_of
 from ..units import US_PER_S
 from .report import Own, Predicted
 
 UNIT = "us"
-READS = ("gpu", "op", "dtype", *SIZES, "causal", "variant", "cache")
+READS = ("gpu", "op", "dtype", *SIZES, "causal", "variant", "cache", "launches")
 NEEDS, SOURCE = ("gpu", "op", "dtype"), ("gpu", "op")
 measured = time_us
 
@@ -92,6 +93,7 @@ def predictions(rows: Sequence[Row], own: Gpu | None, shipped: FitLibrary | None
             library = fitted_library(probe.variant, libraries, owned, architecture(on).kernels) if is_attention else ""
             by = estimator(row["gpu"], probe.dtype, library)
             by = by.with_nothing_cached() if isinstance(kernels[0], Rowwise) and is_cold(row) else by
+            by = replace(by, options=replace(by.options, launches=launches_of(row) or BURST))
             made = [TIMED.get(kernel.family, _alone)(by, kernel, probe) for kernel in kernels]
         except UserError as error:
             return error

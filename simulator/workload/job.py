@@ -67,10 +67,17 @@ class Job(Declared):
     price_per_gpu_hour: Annotated[
         float | None, Limits(gt=0, le=2**20), "price of a GPU for an hour, in any currency, for the cost of the whole run"
     ] = None
+    price_per_kwh: Annotated[
+        float | None, Limits(gt=0, le=2**20), "price of a kilowatt-hour, in any currency, for the energy of the whole run"
+    ] = None
+    pue: Annotated[float, Limits(ge=1, le=10), "power of the site over that of its GPUs, for the energy of the whole run"] = 1.0
 
     def contradictions(self) -> Iterator[Contradiction]:
-        if self.price_per_gpu_hour is not None and self.total_tokens is None:
-            yield "price_per_gpu_hour", ": without total_tokens there is no run to pay for", "give total_tokens, or leave it out"
+        for name in ("price_per_gpu_hour", "price_per_kwh"):
+            if getattr(self, name) is not None and self.total_tokens is None:
+                yield name, ": without total_tokens there is no run to pay for", "give total_tokens, or leave it out"
+        if self.pue != 1 and self.total_tokens is None:
+            yield "pue", ": without total_tokens there is no run whose energy it adds to", "give total_tokens, or leave it out"
         if self.lora and self.frozen_layers:
             yield "frozen_layers", ": with lora no layer of the model learns", "leave it out"
         if self.packing:

@@ -10,7 +10,8 @@ from simulator.kernels import Attention, Gemm
 from simulator.units import US_PER_S
 from tests.commandline import trainsim
 
-FIELDS = {"op", "gpu", "dtype", "time_us", "model", "provenance", "sigma", "extrapolated", "tflop_per_s", "gb_per_s"}
+TIMES = ("time_us", "burst_us", "sustained_us")
+FIELDS = {"op", "gpu", "dtype", "power", *TIMES, "model", "provenance", "sigma", "extrapolated", "tflop_per_s", "gb_per_s"}
 PRODUCT = ("gemm", "--gpu", "h100", "-m", 8192, "-n", 4096, "-k", 2048)
 ATTENTION = ("attention", "--gpu", "h100", "--batch", 2, "--seq", 4096, "--heads", 32, "--kv-heads", 8, "--head-dim", 128)
 
@@ -92,7 +93,7 @@ def test_attention_forward_and_backward_together() -> None:
 
 def test_the_scalar_of_a_site() -> None:
     plain, site = (trainsim("kernel", *PRODUCT, *more, "--json").record for more in ((), ("--site-scalar", 1.5)))
-    assert site == {**plain, **{name: site[name] for name in ("time_us", "tflop_per_s", "gb_per_s")}, "site_scalar": 1.5}
+    assert site == {**plain, **{name: site[name] for name in (*TIMES, "tflop_per_s", "gb_per_s")}, "site_scalar": 1.5}
     assert site["time_us"] == pytest.approx(1.5 * plain["time_us"])
     assert "every kernel takes 1.5 times as long" in trainsim("kernel", *PRODUCT, "--site-scalar", 1.5).out
 

@@ -111,6 +111,8 @@ BAD: dict[str, Bad] = {
     "an unknown optimizer": Bad("job: {", "job: {optimizer: adamw, ", ("4:7: job.optimizer", "'adamw'", "adam")),
     "adapters of nothing": Bad("job: {", "job: {lora: {targets: [wq]}, ", ("job.lora.targets: no adapter of 'wq'", "qkv")),
     "documents too short": Bad("job: {", "job: {packing: {lengths: [9]}, ", ("job.packing.lengths: documents of 9 tokens",)),
+    "a price of no energy": Bad("job: {", "job: {price_per_kwh: 2, ", ("4:7: job.price_per_kwh: without total_tokens",)),
+    "a share of no energy": Bad("job: {", "job: {pue: 1.2, ", ("4:7: job.pue: without total_tokens",)),
     "a price of nothing": Bad("job: {", "job: {price_per_gpu_hour: 2, ", ("4:7: job.price_per_gpu_hour: without total_tokens",)),
     "chunks that a schedule lacks": Bad("tp: 2", "tp: 2, chunks: 2", ("3:15: plan.chunks: 1f1b runs 1 chunk per", "chunks: 1")),
     "tokens that do not divide": Bad("1024, glo", "1023, glo", ("job.sequence_length: 1023 tokens", "1022 or 1024")),

@@ -135,6 +135,8 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "packing": (scenario(), sim.Packing(mean=256)),
         "total_tokens": (scenario(), 2**40),
         "price_per_gpu_hour": (replace(scenario(), job=sim.Job(1024, 32, total_tokens=2**40)), 2.5),
+        "price_per_kwh": (replace(scenario(), job=sim.Job(1024, 32, total_tokens=2**40)), 0.1),
+        "pue": (replace(scenario(), job=sim.Job(1024, 32, total_tokens=2**40)), 1.3),
     },
     sim.Optimizer: {
         "kind": (learning(optimizer=sim.Optimizer()), "muon"),
@@ -222,6 +224,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
     sim.Fidelity: {
         "collectives": (scenario(fabric="ideal"), "closed"),
         "granularity": (scenario(), "layer"),
+        "power": (scenario(), "burst"),
     },
     sim.Perturb: {
         "rank": (scenario(perturb=(SLOW_RANK,)), 8),

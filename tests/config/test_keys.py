@@ -91,14 +91,17 @@ def test_what_a_file_of_the_catalog_says_of_power_needs_no_word(tmp_path: Path) 
     file = tmp_path / "small.yaml"
     file.write_text(SMALL)
     for setting, said in (("350 W", True), ("700 W", False), (None, False)):
-        told = trainsim("run", file, "--json", *([] if setting is None else ["--set", f"cluster.gpu.tdp={setting}"]))
+        burst = ["--set", "fidelity.power=burst"]
+        told = trainsim("run", file, "--json", *burst, *([] if setting is None else ["--set", f"cluster.gpu.tdp={setting}"]))
         assert told.code == 0
         assert ("cluster.gpu.tdp: 350 W has no effect" in told.err) == said
         assert "no effect" not in told.out
         assert told.record["step_time_s"] > 0
-    assert "no effect" in trainsim("run", file, "--set", "cluster.gpu.tdp=350 W").out
+    both = ("--set", "cluster.gpu.tdp=350 W", "--set", "fidelity.power=burst")
+    assert "no effect, a burst is too short for it" in trainsim("run", file, *both).out
     for command in ("memory", "network"):
-        assert "no effect" in trainsim(command, file, "--set", "cluster.gpu.tdp=350 W").err
+        assert "no effect" in trainsim(command, file, *both).err
+    assert "no effect" not in trainsim("run", file, "--set", "cluster.gpu.tdp=350 W").out
 
 
 @pytest.mark.parametrize(("shape", "nodes", "said"), [("dragonfly", 4, True), ("fat-tree", 4, True), ("leaf-spine", 4, False)])

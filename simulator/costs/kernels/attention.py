@@ -24,7 +24,7 @@ from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ...units import US_PER_S
 from .estimator import Estimator, SelectedFit
-from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
+from .family import ABOVE_ONE, BURST, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
 from .gpu_model import UNKNOWN, Array, Machine, architecture, columns, flop_per_cycle
 
 NARROW_WIDTH, USUAL_WIDTH = 96, 128
@@ -100,8 +100,11 @@ class AttentionConstants:
     split_us: float = constant(10.0, 1.0, scales="time")
     """Time to join the two halves of a split walk."""
     throttle: float = constant(0.05, 0.7)
-    """Slowdown of long kernels."""
+    """Slowdown of long loops of launches, whose clock a governor has lowered."""
     throttle_us: float = constant(1024.0, 1.0, scales="time")
+    """Time of a kernel of which a loop of `BURST` launches shows half of this slowdown; other loops do after as long a time."""
+    limited: float = constant(1.0, positive=True, optional=True)
+    """Factor on the time of the arithmetic on a board with another limit of power than the measured board."""
     backward: float = constant(2.8, 0.7, sometimes=True, positive=True)
     """Time of the backward pass over the time of the forward pass, without launches."""
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
@@ -135,13 +138,20 @@ class Heads:
 
 
 def attention_s(
-    constants: AttentionConstants, machine: Machine, shape: Heads | Attention, *, element_bytes: float = 2, backward: bool = False
+    constants: AttentionConstants,
+    machine: Machine,
+    shape: Heads | Attention,
+    *,
+    element_bytes: float = 2,
+    backward: bool = False,
+    launches: ArrayLike = BURST,
 ) -> Array:
-    """Seconds of the forward pass, or of the backward pass alone."""
+    """Seconds of the forward pass, or of the backward pass alone, in a loop of `launches`."""
     sizes = columns(shape.batch, shape.seq, shape.heads, shape.kv_heads, shape.head_dim, shape.causal, shape.prefix)
     batch, seq, heads, kv_heads, head_dim, causal, prefix = sizes
     working_s = _working(constants, machine, sizes)
-    working_s = working_s * (1 + constants.throttle * working_s / (working_s + constants.throttle_us / US_PER_S))
+    half_s = constants.throttle_us / US_PER_S * (BURST / np.asarray(launches))
+    working_s = constants.limited * working_s * (1 + constants.throttle * working_s / (working_s + half_s))
     moved = 2 * batch * head_dim * (seq * heads + (seq + prefix) * kv_heads)
     moving_s = element_bytes * moved / (constants.memory * machine.bytes_per_s)
     kernel_s = (working_s**constants.cover + moving_s**constants.cover) ** (1 / constants.cover)
@@ -221,12 +231,13 @@ class AttentionFamily(KernelFamily):
 
     def kernel_s(self, constants: AttentionConstants, estimator: Estimator, machine: Machine, kernel: Attention) -> float:
         """Seconds of both passes, since the same library serves both passes."""
-        return _pass_s(constants, machine, kernel, backward=False) + _pass_s(constants, machine, kernel, backward=True)
+        launches = estimator.options.launches
+        return sum(_pass_s(constants, machine, kernel, launches, backward=backward) for backward in (False, True))
 
     def estimate(self, estimator: Estimator, machine: Machine, kernel: Attention, chosen: SelectedFit) -> Estimate:
         chosen = self.in_sixteen_bits(estimator, chosen, lambda constants: self.kernel_s(constants, estimator, machine, kernel))
         backward, timed = kernel.part is not Part.FORWARD, chosen.fit.backward_rows > 0
-        time_s = _pass_s(chosen.fit.constants, machine, kernel, backward=backward)
+        time_s = _pass_s(chosen.fit.constants, machine, kernel, estimator.options.launches, backward=backward)
         found = estimator.estimate_from(chosen, time_s, f"{self.name} backward" if backward else self.name, self.sizes(kernel))
         masked = kernel.window > 0 or kernel.packed < 1
         more = math.hypot(ODD_SIGMA * (kernel.head_dim % HEAD_MULTIPLE > 0), WINDOW_SIGMA * masked)
@@ -276,8 +287,8 @@ class AttentionFamily(KernelFamily):
     def seconds(self, constants: AttentionConstants, timed: TimedKernels, extra: Array) -> Array:
         shape = Heads(*(timed.column(name) for name in ("batch", "seq", "heads", "kv_heads", "head_dim", "causal")))
         backward = _is_backward(timed)
-        time = passes_s(constants, timed.machine, shape, ~backward, backward, element_bytes=timed.element_bytes)
-        return timed.per_row(time)
+        how = {"element_bytes": timed.element_bytes, "launches": timed.loop}
+        return timed.per_row(passes_s(constants, timed.machine, shape, ~backward, backward, **how))
 
     def free(self, timed: TimedKernels, start: AttentionConstants) -> dict[str, float]:
         return priors(start, *(("backward",) if _is_backward(timed).any() else ()))
@@ -310,16 +321,23 @@ def scaled_both_ways(start: AttentionConstants, logs: Array, backward: Array) ->
 
 
 def passes_s(
-    constants: AttentionConstants, machine: Machine, shape: Heads, forward: Array, backward: Array, *, element_bytes: float = 2
+    constants: AttentionConstants,
+    machine: Machine,
+    shape: Heads,
+    forward: Array,
+    backward: Array,
+    *,
+    element_bytes: float = 2,
+    launches: ArrayLike = BURST,
 ) -> Array:
     """Seconds of the measured passes of attention: forward and backward passes count where their columns are 1."""
-    forward_s = attention_s(constants, machine, shape, element_bytes=element_bytes)
-    backward_s = attention_s(constants, machine, shape, element_bytes=element_bytes, backward=True)
-    both_s: Array = forward * forward_s + backward * backward_s
+    how: dict[str, Any] = {"element_bytes": element_bytes, "launches": launches}
+    forward_s = attention_s(constants, machine, shape, **how)
+    both_s: Array = forward * forward_s + backward * attention_s(constants, machine, shape, backward=True, **how)
     return both_s
 
 
-def _pass_s(constants: AttentionConstants, machine: Machine, kernel: Attention, *, backward: bool) -> float:
+def _pass_s(constants: AttentionConstants, machine: Machine, kernel: Attention, launches: float, *, backward: bool) -> float:
     """Seconds of one pass of attention with the sizes of a kernel; values of another width count by the mean of both widths.
 
     A window, or documents that share a sequence, take their share of the flop of causal attention without, and at least the time
@@ -329,7 +347,8 @@ def _pass_s(constants: AttentionConstants, machine: Machine, kernel: Attention, 
     if not kernel.diagonal:
         kernel = replace(kernel, causal=False, prefix=kernel.prefix - kernel.seq, diagonal=True)
     alike = replace(kernel, head_dim=sum(kernel.widths) // 2)
-    took_s = float(attention_s(constants, machine, alike, element_bytes=kernel.element_bytes, backward=backward))
+    how: dict[str, Any] = {"element_bytes": kernel.element_bytes, "backward": backward, "launches": launches}
+    took_s = float(attention_s(constants, machine, alike, **how))
     if not kernel.window and kernel.packed == 1:
         return took_s
     launch_s, moving_s = constants.launch_us / US_PER_S, kernel.traffic_bytes / (constants.memory * machine.bytes_per_s)

@@ -22,7 +22,20 @@ from ...errors import UserError, did_you_mean
 from ...hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
 from ...kernels import UNFUSED, Kernel, Shape
 from ...units import ns
-from .family import ANY, WITHOUT_TENSOR_CORES, Constants, Estimate, Fit, KernelFamily, Provenance, Transfer, families
+from . import power
+from .family import (
+    ANY,
+    BURST,
+    SUSTAINED,
+    WITHOUT_TENSOR_CORES,
+    Constants,
+    Estimate,
+    Fit,
+    KernelFamily,
+    Provenance,
+    Transfer,
+    families,
+)
 from .gpu_model import HALVES, Machine, architecture, is_slot_powered, machine, same_kernels, similarity
 
 RANGE_TOLERANCE = 1.001
@@ -187,6 +200,8 @@ class Options:
     """Whether weight gradients are accumulated in fp32."""
     turns: int = 0
     """Number of second operands that a benchmark cycles through when it repeats a GEMM; 0 without repetition."""
+    launches: float = BURST
+    """Number of launches in a row: `SUSTAINED` for kernels of a step, or those of a measuring loop."""
 
 
 @dataclass(frozen=True)
@@ -224,9 +239,13 @@ class Estimator:
 
     def estimate(self, kernel: Shape) -> Estimate:
         """The time of a kernel, with its fit, provenance and error."""
+        return self.made(kernel)
+
+    def made(self, kernel: Shape) -> Estimate:
+        """The time of a kernel, or of a part of one."""
         family, dtype = families()[kernel.family], getattr(kernel, "dtype", "")
         if self.options.library == UNFUSED and (parts := family.unfused(kernel)):
-            return together(f"{family.name}: {UNFUSED}", [self.estimate(part) for part in parts])
+            return together(f"{family.name}: {UNFUSED}", [self.made(part) for part in parts])
         estimator = replace(self, dtype=dtype) if dtype else self
         chosen = estimator.selected(
             family.name, lambda constants: family.kernel_s(constants, estimator, estimator.machine_for(family), kernel)
@@ -236,8 +255,22 @@ class Estimator:
     def selected(self, family: str, takes_s: Callable[[Constants], float] | None = None) -> SelectedFit:
         """The fit for a family of kernels; the library of the options counts only where the library has such kernels.
 
+        In a step, the arithmetic is slower where the board draws less power than the measured board of the same chip.
         Where no library is named, the fastest (by `takes_s`) of several libraries in the profile of this GPU is taken.
         """
+        chosen = self._unlimited(family, takes_s)
+        owner = self.fits.gpus.get(chosen.owner)
+        at_w = power.reference_w(self.gpu, owner)
+        kernels = families()[family]
+        limited = kernels.limited(chosen.fit.constants, power.slowdown(self.gpu, at_w))
+        if self.options.launches != SUSTAINED or limited == chosen.fit.constants:
+            return chosen
+        provenance: Provenance = "transferred" if chosen.provenance == "measured" else chosen.provenance
+        sigma = math.hypot(chosen.sigma, power.slowdown_sigma(self.gpu, at_w))
+        return replace(chosen, fit=replace(chosen.fit, constants=limited), provenance=provenance, sigma=sigma)
+
+    def _unlimited(self, family: str, takes_s: Callable[[Constants], float] | None) -> SelectedFit:
+        """The fit for a family of kernels, as it holds at the limit of power of the board that was measured."""
         kernels = families()[family]
         dtype = "" if kernels.any_format else self.gemm_dtype
         library = LIBRARY_ALIASES.get(self.options.library, self.options.library)
@@ -259,7 +292,8 @@ class Estimator:
         if beyond and fit.transferred_ranges is not None:
             beyond = not fit.transferred_ranges or _beyond({**unstated, **fit.transferred_ranges}, sizes)
             provenance = "transferred"
-        name = " ".join(word for word in (f"{model}:", fit.dtype, fit.library, f"of {selected.owner}") if word)
+        limited = f"at {self.gpu.tdp_w:g} W" if getattr(fit.constants, "limited", 1.0) != 1 else ""
+        name = " ".join(word for word in (f"{model}:", fit.dtype, fit.library, f"of {selected.owner}", limited) if word)
         return Estimate(time_s, name, provenance, selected.sigma * (EXTRAPOLATION_FACTOR if beyond else 1.0), beyond)
 
     def beside(self, name: str, family: str = "gemm") -> float:
@@ -306,6 +340,13 @@ class PricedKernels:
         if kernel not in self.estimates:
             self.estimates[kernel] = self.estimator.estimate(kernel)
         return self.estimates[kernel]
+
+    def burst_s(self, kernel: Kernel) -> float:
+        """Seconds of a kernel in a short burst of launches."""
+        estimator = self.estimator
+        if estimator.options.launches == BURST:
+            return self.estimate(kernel).seconds
+        return replace(estimator, options=replace(estimator.options, launches=BURST)).made(kernel).seconds
 
     def __call__(self, kernel: Kernel) -> int:
         return ns(self.estimate(kernel).seconds)

@@ -7,13 +7,14 @@ gate projections are one GEMM.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ...kernels import Experts
 from .estimator import Estimator
-from .family import Fit, KernelFamily, TimedKernels, Transfer, priors
+from .family import BURST, Fit, KernelFamily, TimedKernels, Transfer, priors
 from .gemm import FAMILY as GEMM
 from .gemm import GemmConstants, gemm_s
 from .gpu_model import Array, Machine, columns
@@ -39,14 +40,16 @@ def moe_s(
     routing: Routing,
     *,
     element_bytes: float = 2,
+    launches: ArrayLike = BURST,
 ) -> Array:
     """Seconds of the feed-forward network for `tokens` tokens of `hidden` channels and experts of `expert` channels."""
     tokens, hidden, expert, experts, top_k = columns(tokens, hidden, expert, *routing)
     pairs = tokens * top_k
     active = np.minimum(experts, pairs)
     rows = pairs / active
-    up_s = gemm_s(constants, machine, rows, UP_PROJECTIONS * expert, hidden, active, element_bytes=element_bytes)
-    down_s = gemm_s(constants, machine, rows, hidden, expert, active, element_bytes=element_bytes)
+    how: dict[str, Any] = {"element_bytes": element_bytes, "launches": launches}
+    up_s = gemm_s(constants, machine, rows, UP_PROJECTIONS * expert, hidden, active, **how)
+    down_s = gemm_s(constants, machine, rows, hidden, expert, active, **how)
     moved = element_bytes * pairs * (ACTIVATION_PASSES * expert + PERMUTE_PASSES * hidden)
     odd = np.where(expert % LOAD_MULTIPLE == 0, 1.0, constants.odd)
     took_s: Array = odd * (up_s + down_s) + moved / (constants.memory * machine.bytes_per_s)
@@ -63,15 +66,16 @@ class ExpertsFamily(KernelFamily):
     narrower = True
 
     def kernel_s(self, constants: GemmConstants, estimator: Estimator, machine: Machine, kernel: Experts) -> float:
-        routing, element_bytes = (kernel.batch, kernel.top_k), kernel.element_bytes
-        return float(moe_s(constants, machine, kernel.m, kernel.k, kernel.n, routing, element_bytes=element_bytes))
+        how: dict[str, Any] = {"element_bytes": kernel.element_bytes, "launches": estimator.options.launches}
+        return float(moe_s(constants, machine, kernel.m, kernel.k, kernel.n, (kernel.batch, kernel.top_k), **how))
 
     def sizes(self, kernel: Experts) -> dict[str, float]:
         return {"m": kernel.m, "n": kernel.n, "k": kernel.k}
 
     def seconds(self, constants: GemmConstants, timed: TimedKernels, extra: Array) -> Array:
         m, k, n, experts, top_k = (timed.column(name) for name in ("m", "k", "n", "batch", "top_k"))
-        return timed.per_row(moe_s(constants, timed.machine, m, k, n, (experts, top_k), element_bytes=timed.element_bytes))
+        how: dict[str, Any] = {"element_bytes": timed.element_bytes, "launches": timed.loop}
+        return timed.per_row(moe_s(constants, timed.machine, m, k, n, (experts, top_k), **how))
 
     def free(self, timed: TimedKernels, start: GemmConstants) -> dict[str, float]:
         odd = start.odd > 1 and bool((timed.column("n") % LOAD_MULTIPLE).any())

@@ -18,6 +18,7 @@ from pkgutil import iter_modules
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...fields import Declared, Length, Limits
 from ...hardware.gpu import Gpu
@@ -34,6 +35,11 @@ WITHOUT_TENSOR_CORES = "fp32"
 """The format whose GEMMs run without tensor cores."""
 MOST_OF_PEAK = 0.99
 """Largest fraction of a peak that scaling can give."""
+BURST, SUSTAINED = 12.0, math.inf
+"""Launches of a kernel in a row: in a table that states no other loop, and within a step. A governor lowers the clock of a board
+over some milliseconds of work, so a short loop ends before its kernels are as slow as in a step."""
+LAUNCHES = {"burst": BURST, "sustained": SUSTAINED}
+"""Launches by the word for them."""
 
 
 # Constants ------------------------------------------------------------------------------------------------------------------
@@ -171,6 +177,8 @@ class TimedKernels:
     """Whether each row was measured with a cold cache."""
     turns: int = 0
     """Number of second operands that a benchmark of GEMMs cycles through when it repeats a GEMM; 0 unless all rows do so."""
+    launches: ArrayLike = BURST
+    """Launches in the measuring loop of each row."""
 
     @cached_property
     def kernels(self) -> tuple[Any, ...]:
@@ -185,15 +193,24 @@ class TimedKernels:
         """The values of a size for every kernel."""
         return np.array([float(getattr(kernel, name)) for kernel in self.kernels])
 
+    @cached_property
+    def loop(self) -> Array:
+        """The launches in the measuring loop of every kernel."""
+        return np.broadcast_to(self.launches, len(self.rows))[self._row_of_kernel]
+
+    @cached_property
+    def _row_of_kernel(self) -> Array:
+        return np.repeat(np.arange(len(self.rows)), [len(row) for row in self.rows])
+
     def per_row(self, seconds: Array) -> Array:
         """Times of rows, as sums of the times of their kernels."""
-        row_of_kernel = np.repeat(np.arange(len(self.rows)), [len(row) for row in self.rows])
-        return np.bincount(row_of_kernel, weights=seconds, minlength=len(self.rows))
+        return np.bincount(self._row_of_kernel, weights=seconds, minlength=len(self.rows))
 
     def part(self, which: Array) -> TimedKernels:
         """The rows selected by a mask."""
         chosen = tuple(self.rows[i] for i in np.flatnonzero(which))
-        return replace(self, rows=chosen, seconds=self.seconds[which], cold=self.cold[which])
+        launches = np.broadcast_to(self.launches, self.seconds.shape)[which]
+        return replace(self, rows=chosen, seconds=self.seconds[which], cold=self.cold[which], launches=launches)
 
 
 # Families -------------------------------------------------------------------------------------------------------------------
@@ -298,6 +315,10 @@ class KernelFamily(ABC):
         """Constants of kernels whose times are `factor` times as long, within the limits of the peaks."""
         slower = {name: v * factor if way == "time" else min(MOST_OF_PEAK, v / factor) for name, v, way in scaling(constants)}
         return replace(constants, **slower)
+
+    def limited(self, constants: Constants, slowdown: float) -> Constants:
+        """Constants of kernels whose arithmetic takes `slowdown` times as long on a board with another limit of power."""
+        return replace(constants, limited=slowdown) if "limited" in kinds(constants) else constants
 
     def slower_library(self, constants: Constants, factor: float) -> Constants:
         """Constants of a library whose arithmetic takes `factor` times as long."""

@@ -3,10 +3,10 @@
 A library picks the tile and the split of the inner dimension with which the GEMM ends soonest. A tile of tm x tn over k takes
 2 tm tn (k + ramp) flop at the rate of one multiprocessor; this rate is lower for small tiles, which reuse their operands less.
 Tiles run in waves, the last wave is partly empty, and the ramps of one wave may overlap with the work of another wave. The clock
-falls with the power that the arithmetic draws, at once and over milliseconds. Arithmetic and traffic overlap: the total is the
-p-norm of their times. Tiles in flight read their operands together, but drift apart along a long inner dimension; operands that
-the cache no longer holds when the last tile needs them are read from memory again. Operands in memory start later and stream
-slower than operands that a repeating benchmark left in the cache.
+falls with the power that the arithmetic draws, at once and over the milliseconds that a loop of launches lasts. Arithmetic and
+traffic overlap: the total is the p-norm of their times. Tiles in flight read their operands together, but drift apart along a
+long inner dimension; operands that the cache no longer holds when the last tile needs them are read from memory again. Operands
+in memory start later and stream slower than operands that a repeating benchmark left in the cache.
 The form is the same for every GPU; its constants are fitted. Every term grows with m, n and k, and so does the minimum over tiles
 and splits. Reference on tile and wave quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
 """
@@ -28,6 +28,7 @@ from .deep_gemm import DEEP_TILES, SPILL_START, SPILL_US, spilled_s
 from .estimator import Estimator, SelectedFit, portable
 from .family import (
     ABOVE_ONE,
+    BURST,
     SHARE,
     WITHOUT_TENSOR_CORES,
     Estimate,
@@ -121,8 +122,11 @@ class GemmConstants:
     constant grows on a slower machine because the share there is relative to the slower rate."""
     power_us: float = constant(10.0, 1.0, scales="time")
     throttle: float = constant(0.1, 1.0, scales="time")
-    """Slowdown of long kernels."""
+    """Slowdown of long loops of launches, whose clock a governor has lowered."""
     throttle_us: float = constant(1024.0, 1.0, scales="time")
+    """Time of a kernel of which a loop of `BURST` launches shows half of this slowdown; other loops do after as long a time."""
+    limited: float = constant(1.0, positive=True, optional=True)
+    """Factor on the time of the arithmetic on a board with another limit of power than the measured board."""
     accumulate: float = constant(0.5, 1.0, sometimes=True)
     """Share of the traffic of fp32 gradient accumulation that is not hidden."""
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
@@ -145,13 +149,15 @@ def gemm_s(
     *,
     element_bytes: float = 2,
     turns: int = 0,
+    launches: ArrayLike = BURST,
 ) -> Array:
-    """Seconds of `batch` GEMMs (m, k) x (k, n) with `element_bytes` bytes per element; arrays of sizes give arrays of times.
+    """Seconds of `batch` GEMMs (m, k) x (k, n) with `element_bytes` bytes per element, in a loop of `launches`; arrays of sizes
+    give arrays of times.
 
     Operands are in memory; with `turns` a benchmark repeats the GEMM and cycles through `turns` second operands, which the cache
     may hold.
     """
-    sizes = columns(m, n, k, batch)
+    sizes = columns(m, n, k, batch, launches)
     flat = [size.ravel() for size in sizes]
     out = np.empty(flat[0].shape)
     for start in range(0, out.size, CHUNK_GEMMS):
@@ -182,17 +188,19 @@ def timed_gemm_s(
     adds: ArrayLike = False,
     cast: Cast = (),
     turns: int = 0,
+    launches: ArrayLike = BURST,
 ) -> Array:
     """Seconds of GEMMs of `sizes` m, n, k and batch as timed: `adds` marks GEMMs that accumulate into an fp32 gradient; `cast`
     adds an unfused cast of the first operand; `turns` is the number of second operands of a repeating benchmark, 0 without one.
     """
     m, n, k, batch = sizes
-    time = gemm_s(constants, machine, m, n, k, batch, element_bytes=element_bytes, turns=turns)
+    time = gemm_s(constants, machine, m, n, k, batch, element_bytes=element_bytes, turns=turns, launches=launches)
     time = time + np.where(adds, accumulation_s(constants, machine, m, n) * batch, 0.0)
     return time + cast_s(cast, machine, m, k, element_bytes) if len(cast) else time
 
 
 def _block(constants: GemmConstants, machine: Machine, sizes: list[Array], element_bytes: float, turns: int) -> Array:
+    *sizes, launches = sizes
     m, n, k, batch = sizes
     ideal_s = 2 * batch * m * n * k / machine.flop_per_s
     moved = element_bytes * batch * (m * k + k * n + m * n)
@@ -200,8 +208,8 @@ def _block(constants: GemmConstants, machine: Machine, sizes: list[Array], eleme
     bytes_s = (1 - warm) * moved / machine.bytes_per_s
     tiled_s = _tiled(constants, machine, sizes, element_bytes)
     at_once = constants.power / (tiled_s + constants.power_us / US_PER_S)
-    later = constants.throttle / (tiled_s + constants.throttle_us / US_PER_S)
-    busy_s = tiled_s * (1 + ideal_s * (at_once + later))
+    later = constants.throttle / (tiled_s + constants.throttle_us / US_PER_S * (BURST / launches))
+    busy_s = constants.limited * tiled_s * (1 + ideal_s * (at_once + later))
     moving_s = bytes_s / constants.memory + (warm * moved / machine.cache_bytes_per_s if turns else 0.0)
     both_s = _overlapped(busy_s, moving_s, constants.norm)
     least_s = np.maximum(ideal_s, bytes_s)
@@ -278,7 +286,8 @@ class GemmFamily(KernelFamily):
     def kernel_s(self, constants: GemmConstants, estimator: Estimator, machine: Machine, kernel: Gemm) -> float:
         sizes = (kernel.m, kernel.n, kernel.k, kernel.batch)
         adds = kernel.part is Part.WEIGHT_GRADIENT and estimator.options.accumulate
-        return float(timed_gemm_s(constants, machine, sizes, kernel.operand_bytes, adds=adds, turns=estimator.options.turns))
+        how: dict[str, Any] = {"adds": adds, "turns": estimator.options.turns, "launches": estimator.options.launches}
+        return float(timed_gemm_s(constants, machine, sizes, kernel.operand_bytes, **how))
 
     def estimate(self, estimator: Estimator, machine: Machine, kernel: Gemm, chosen: SelectedFit) -> Estimate:
         found = super().estimate(estimator, machine, kernel, chosen)
@@ -297,7 +306,7 @@ class GemmFamily(KernelFamily):
 
     def seconds(self, constants: GemmConstants, timed: TimedKernels, extra: Array) -> Array:
         m, n, k, batch = (timed.column(name) for name in ("m", "n", "k", "batch"))
-        how: dict[str, Any] = {"adds": _adds(timed.kernels), "cast": extra[:2], "turns": timed.turns}
+        how: dict[str, Any] = {"adds": _adds(timed.kernels), "cast": extra[:2], "turns": timed.turns, "launches": timed.loop}
         time = timed_gemm_s(constants, timed.machine, (m, n, k, batch), timed.element_bytes, **how)
         return timed.per_row(time + spilled_s(extra[2], timed.machine, m, n, k) if len(extra) > 2 else time)
 

@@ -46,6 +46,8 @@ class Architecture:
     """Exponentials per cycle."""
     lanes: int = 128
     """Multiply-adds of 32-bit numbers per cycle."""
+    idle_w: float = 0.0
+    """Power of an idle board in watts; 0 where it is not known. Ampere: measured (thonking.ai). Others: assumed."""
     cache_cycle_bytes: int = 20
     """Bytes per cycle of a multiprocessor from the last-level cache, of kernels that read and write: additions in fp16 on A100
     and H100 whose tensors the cache holds move 16 to 20 (microsoft/vidur@7d47513); reads alone reach 5 TB/s on an RTX 4090, 16."""
@@ -58,13 +60,13 @@ ARCHITECTURES = {
     "sm_61": Architecture(),
     "sm_70": Architecture("volta", lanes=64),
     "sm_75": Architecture("volta", threads=1024, lanes=64),
-    "sm_80": Architecture("ampere", lanes=64, cache_partitions=2),
+    "sm_80": Architecture("ampere", lanes=64, idle_w=90, cache_partitions=2),
     "sm_86": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
     "sm_89": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
     "sm_120": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
-    "sm_90": Architecture("hopper", cache_partitions=2),
-    "sm_100": Architecture("blackwell", cache_partitions=2),
-    "sm_103": Architecture("blackwell", exponentials=32, cache_partitions=2),
+    "sm_90": Architecture("hopper", idle_w=110, cache_partitions=2),
+    "sm_100": Architecture("blackwell", idle_w=200, cache_partitions=2),
+    "sm_103": Architecture("blackwell", exponentials=32, idle_w=200, cache_partitions=2),
 }
 """Multiprocessors by architecture. Workstation Blackwell and Ada have faster tensor cores with Ampere's programming model."""
 UNKNOWN = Architecture()

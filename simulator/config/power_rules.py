@@ -1,0 +1,41 @@
+"""Power: limits that are refused or have no effect, and energy that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..costs.kernels import power
+from ..costs.kernels.gpu_model import architecture
+from ..fields import Contradiction
+from ..hardware.gpu import Gpu
+from . import shipped_fits
+from .scenario import Scenario
+
+
+def faults_of_power(scenario: Scenario) -> Iterator[Contradiction]:
+    """A limit of power for which the law of power is not taken to hold, and a price of energy that is not known."""
+    gpu = scenario.cluster.gpu
+    if scenario.fidelity.power == "sustained" and _acts(gpu) and not power.LEAST_W <= gpu.tdp_w <= power.MOST_W:
+        nearest = min(max(gpu.tdp_w, power.LEAST_W), power.MOST_W)
+        message = f"{gpu.tdp_w:g} W is not between {power.LEAST_W:g} and {power.MOST_W:,.0f} W"
+        yield "cluster.gpu.tdp", message, f"tdp: {nearest:g} W, or fidelity.power: burst"
+    job, why = scenario.job, power.no_energy(gpu, scenario.job.dtype)
+    for name, unused in (("price_per_kwh", None), ("pue", 1.0)):
+        if why and getattr(job, name) != unused:
+            yield f"job.{name}", f"there is no energy, {why}", "leave it out"
+
+
+def without_effect(scenario: Scenario) -> str:
+    """The reason why the limit of power of a GPU changes nothing; empty if it does change kernels."""
+    gpu = scenario.cluster.gpu
+    if scenario.fidelity.power == "burst":
+        return "a burst is too short for it"
+    if not architecture(gpu).idle_w:
+        return f"the idle power of {gpu.architecture or 'an unknown architecture'} is not known"
+    return "" if _acts(gpu) else "no other board of this chip is known"
+
+
+def _acts(gpu: Gpu) -> bool:
+    """Whether fits exist that hold at another limit of power."""
+    owners = shipped_fits.shipped().gpus.values()
+    return any(power.acts(gpu, power.reference_w(gpu, owner)) for owner in owners)

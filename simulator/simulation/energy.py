@@ -1,0 +1,45 @@
+"""Energy of a step: what its GPUs draw, idle and at work, where the power of their architecture is known.
+
+A GPU draws its idle power throughout. A kernel adds energy for each flop and for each byte (`costs/kernels/power.py`), and never
+draws more than the limit of the board. Collectives count as idle time. Hosts, switches and cooling are not counted; `job.pue`
+adds them to the energy of a whole run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..costs.kernels.gpu_model import architecture
+from ..costs.kernels.power import added_j, no_energy, pj_per_flop
+from ..units import show_count
+from .op_costs import kernel_calls
+from .result import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Energy of all GPUs of a run in a training step."""
+
+    joules_per_step: float
+    joules_per_token: float
+    mean_w: float
+    """Mean power of a GPU over the step, in watts."""
+
+    @property
+    def line(self) -> str:
+        """The energy in words."""
+        step, token = show_count(self.joules_per_step), f"{self.joules_per_token:.3g}"
+        return f"{step} J per step, {token} J per token, {self.mean_w:,.0f} W per GPU; energy per byte is assumed"
+
+
+def energy_of(result: Result) -> Energy | str:
+    """The energy of the measured step, or the reason why it is not known."""
+    gpu, job, prices = result.scenario.cluster.gpu, result.scenario.job, result.prices
+    if why := no_energy(gpu, job.dtype):
+        return why
+    step_s, idle_w, busy_j = result.metrics.step_time_s, architecture(gpu).idle_w, 0.0
+    for (_, kernel), calls in kernel_calls(result).items():
+        flop_pj = kernel.flop * pj_per_flop(gpu, getattr(kernel, "dtype", "") or job.activation_dtype)
+        busy_j += calls * added_j(gpu, flop_pj, kernel.traffic_bytes, prices.estimate(kernel).seconds)
+    joules = result.gpus * (idle_w * step_s + busy_j / result.program.ranks)
+    return Energy(joules, joules / job.tokens, joules / step_s / result.gpus)
