@@ -122,9 +122,10 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
         place = PREFERRED_LIBRARIES.index(fit.library) if fit.library in PREFERRED_LIBRARIES else len(PREFERRED_LIBRARIES)
         other, others = library.gpus[owner], fit.dtype not in ("", wanted)
         if wanted == WITHOUT_TENSOR_CORES:
-            return owner != gpu.name, is_slot_powered(other) > is_slot_powered(gpu), abs(similarity(other, wanted) - similarity(gpu, wanted))
-        far = abs(similarity(other) - similarity(gpu))
-        return owner != gpu.name, not same_kernels(gpu, other), others, other.architecture != gpu.architecture, far, place
+            throttled = is_slot_powered(other) > is_slot_powered(gpu)
+            return owner != gpu.name, throttled, abs(similarity(other, wanted) - similarity(gpu, wanted))
+        far, same = similarity(other) - similarity(gpu), same_kernels(gpu, other)
+        return owner != gpu.name, not same, others, other.architecture != gpu.architecture, not same and far > 0, abs(far), place
 
     owner, fit = min(usable, key=order)
     owning = library.gpus[owner]

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from ...fields import Declared, Length, Limits
 from ...hardware.gpu import Gpu
-from .gpu_model import Array, Machine
+from .gpu_model import Array, Machine, clock_per_s
 
 Provenance = Literal["measured", "transferred", "roofline"]
 """Provenance of a time, the best first."""
@@ -73,8 +73,9 @@ class Constant:
     """Whether a file must not give 0, as for a rate, a size or a time."""
     optional: bool = False
     """Whether a file may omit the constant; its default changes nothing."""
-    scales: Literal["", "time", "compute", "memory"] = ""
-    """Scaling on a slower machine: a `time` grows, a fraction of the peak of `compute` or `memory` falls; empty: no scaling."""
+    scales: Literal["", "time", "cycles", "compute", "memory"] = ""
+    """Scaling on a slower machine: a `time` grows, and one that is a number of `cycles` of the clock; a fraction of the peak of
+    `compute` or `memory` falls; empty: no scaling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,14 +230,17 @@ class Transfer:
     """All available fits."""
 
     @property
-    def shares(self) -> dict[str, float]:
-        """Factors on fractions of the peaks, by the kind of scaling. A fraction stays what it is, unless the file of the GPU states
-        by how much less of its peaks the GPU sustains; what is said of tensor cores says nothing of fp32 without them."""
-        gpu, owner = self.gpu.kernels, self.owner.kernels
-        if gpu.provenance == "measured":
-            return {"compute": 1.0, "memory": 1.0}
-        compute = 1.0 if self.dtype == WITHOUT_TENSOR_CORES else gpu.compute_fraction / owner.compute_fraction
-        return {"compute": compute, "memory": gpu.memory_fraction / owner.memory_fraction}
+    def factors(self) -> dict[str, float]:
+        """Factors on constants, by their kind of scaling. A fraction of a peak stays what it is, unless the file of the GPU states
+        by how much less of its peaks the GPU sustains. Times on the GPU are cycles of its clock. What is said of tensor cores and
+        of launches in graphs says nothing of fp32 without them, which was timed in eager PyTorch."""
+        gpu, owner, plain = self.gpu.kernels, self.owner.kernels, self.dtype == WITHOUT_TENSOR_CORES
+        stated = gpu.provenance == "transferred"
+        return {
+            "compute": gpu.compute_fraction / owner.compute_fraction if stated and not plain else 1.0,
+            "memory": gpu.memory_fraction / owner.memory_fraction if stated else 1.0,
+            "cycles": 1.0 if plain else clock_per_s(self.owner) / clock_per_s(self.gpu),
+        }
 
     @property
     def power_times(self) -> float:
@@ -305,15 +309,15 @@ class KernelFamily(ABC):
         """The sizes of a kernel that the ranges of a fit refer to, by their names in files of fits."""
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        """The fit of one GPU for another GPU: fractions of peaks by `Transfer.shares`, up to `MOST_OF_PEAK`."""
-        times = transfer.shares
-        shares = [(name, share, times[way]) for name, share, way in scaling(fit.constants) if way in times]
-        found = {name: min(max(MOST_OF_PEAK, share), share * more) for name, share, more in shares}
+        """The fit of one GPU for another GPU by `Transfer.factors`; fractions of peaks grow up to `MOST_OF_PEAK`."""
+        factors = transfer.factors
+        known = [(name, value, way, value * factors[way]) for name, value, way in scaling(fit.constants) if way in factors]
+        found = {name: made if way == "cycles" else min(max(MOST_OF_PEAK, value), made) for name, value, way, made in known}
         return replace(fit, constants=replace(fit.constants, **found))
 
     def slowed(self, constants: Constants, factor: float) -> Constants:
         """Constants of kernels whose times are `factor` times as long, within the limits of the peaks."""
-        slower = {name: v * factor if way == "time" else min(MOST_OF_PEAK, v / factor) for name, v, way in scaling(constants)}
+        slower = {name: v * factor if way in ("time", "cycles") else min(MOST_OF_PEAK, v / factor) for name, v, way in scaling(constants)}
         return replace(constants, **slower)
 
     def limited(self, constants: Constants, slowdown: float) -> Constants:

@@ -96,7 +96,7 @@ _SPLIT_AXIS = np.array(SPLITS, dtype=np.float64)[:, None]
 class GemmConstants:
     """Constants of the GEMM model, fitted to one GPU, dtype and library."""
 
-    launch_us: float = constant(2.5, 1.0, scales="time")
+    launch_us: float = constant(2.5, 1.0, scales="cycles")
     """Time from one kernel to the next when the host is ahead of the GPU."""
     compute: float = constant(0.9, 0.6, scale=SHARE, positive=True, scales="compute")
     """Fraction of the peak at the full clock."""
@@ -113,7 +113,7 @@ class GemmConstants:
     """Exponent of the norm of arithmetic and traffic: 1 adds both times, infinity takes the larger time."""
     tile: float = constant(400.0, 1.0)
     """Cost of small tiles: the reuse at which half of the rate would be lost."""
-    split_us: float = constant(2.0, 1.0, scales="time")
+    split_us: float = constant(2.0, 1.0, scales="cycles")
     """Least time for adding the partial sums."""
     split_traffic: float = constant(0.2, 1.0, scale=SHARE)
     """Share of the partial sums that goes to memory and not to the cache."""

@@ -45,8 +45,8 @@ NORM = 3.0
 class RowwiseConstants:
     """Constants of memory-bound operators, fitted to one GPU."""
 
-    launch_us: float = constant(1.5, 1.0, scales="time")
-    """Duration of a nearly empty kernel, at the clock of an A100."""
+    launch_us: float = constant(1.5, 1.0, scales="cycles")
+    """Duration of a nearly empty kernel."""
     stream: float = constant(0.87, 1.0, scale=SHARE, positive=True, scales="memory")
     """Fraction of the memory's rate that a pointwise kernel reaches."""
     lookup_cycles: float = constant(1.75, 1.0, sometimes=True, positive=True, scales="time")
@@ -302,7 +302,9 @@ class RowwiseFamily(KernelFamily):
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
         """The fit for another GPU; reductions are slower than pointwise kernels as far as their threads wait for memory."""
-        made = super().transferred(fit, transfer) if same_kernels(transfer.gpu, transfer.owner) else fit
+        made = super().transferred(fit, transfer)
+        if not same_kernels(transfer.gpu, transfer.owner):
+            made = replace(made, constants=replace(made.constants, stream=fit.constants.stream))
         harder = _bytes_per_thread_cycle(transfer.gpu) / _bytes_per_thread_cycle(transfer.owner)
         waits = {op: (_waiting(times, harder), sigma) for op, (times, sigma) in fit.ratios.items() if not op.endswith(BACKWARD)}
         return replace(made, ratios={**fit.ratios, **waits})
