@@ -13,26 +13,15 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 
 from simulator.config import shipped_fits
-from simulator.config.catalog import gpu_named
-from simulator.costs.kernels.estimator import FitLibrary
-from simulator.errors import UserError
-from simulator.measurements import csv_tables
-from simulator.measurements.csv_tables import Row
-
-from simulator.measurements.kernel_words import ATTENTIONS, EXPERTS, GEMMS, GEMMS_BACKWARD
-from simulator.measurements.timing_loops import loop_of
-from simulator.validate import kernels
-from simulator.validate.report import Predicted
+from simulator.validate.one_left_out import FAMILIES, Judged, groups, judged, left_out, statistics, usable
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
 TABLES = ("kernels.csv.gz", "kernels_more.csv.gz")
-LEAST_ROWS = 20
 ASKED = {"median": 12.0, "p90": 30.0}
 """Percent asked of the means over groups of left-out GPUs and families."""
 WORSE = 0.5
@@ -66,57 +55,6 @@ EB481FC: Mapping[tuple[str, str], float] = {
 """Medians of the fitted rows of the first table, in percent, with the fits of commit eb481fc."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One row with its prediction."""
-
-    gpu: str
-    family: str
-    error: float
-    provenance: str
-    inside: bool
-    fitted: bool
-    """Whether the row may be fitted."""
-
-
-def family_of(op: str) -> str:
-    """The family of an operator of tables."""
-    if op in GEMMS or op in GEMMS_BACKWARD:
-        return "GEMM"
-    return "attention" if op in ATTENTIONS else "experts" if op == EXPERTS else "memory-bound"
-
-
-def judged(rows: Sequence[Row], library: FitLibrary) -> Iterator[Judged]:
-    """Rows with their predictions by a library of fits. Rows that cannot be predicted are left out."""
-    seen = [{column: row.get(column, "") for column in kernels.READS} for row in rows]
-    for row, made in zip(rows, kernels.predictions(seen, None, library), strict=True):
-        if isinstance(made, Predicted):
-            ratio = made.value / float(row["time_us"])
-            inside = abs(math.log(ratio)) <= 2 * made.sigma
-            yield Judged(row["gpu"], family_of(row["op"]), ratio - 1, str(made.provenance), inside, row["role"] == "fit")
-
-
-def without(library: FitLibrary, gpu: str) -> FitLibrary:
-    """A library of fits without those of one GPU."""
-    return replace(library, fits={name: fits for name, fits in library.fits.items() if name != gpu})
-
-
-def statistics(rows: Sequence[Judged]) -> tuple[float, float, float, float]:
-    """Median and 90th percentile of |error|, the median error and the share inside the intervals, in percent."""
-    sizes = sorted(abs(row.error) for row in rows)
-    p90 = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
-    inside = mean(row.inside for row in rows)
-    return 100 * median(sizes), 100 * p90, 100 * median(row.error for row in rows), 100 * inside
-
-
-def groups(rows: Iterable[Judged]) -> dict[tuple[str, str], list[Judged]]:
-    """Rows by GPU and family, where there are enough."""
-    found: dict[tuple[str, str], list[Judged]] = {}
-    for row in rows:
-        found.setdefault((row.gpu, row.family), []).append(row)
-    return {key: found[key] for key in sorted(found) if len(found[key]) >= LEAST_ROWS}
-
-
 def show(title: str, rows: Sequence[Judged]) -> None:
     """Prints the statistics of every group, their means, and the intervals by provenance."""
     print(f"\n{title}\n{'GPU':18}{'family':14}{'rows':>6}{'median':>8}{'p90':>8}{'bias':>8}{'inside':>8}  %")
@@ -124,7 +62,7 @@ def show(title: str, rows: Sequence[Judged]) -> None:
     for (gpu, family), (middle, p90, bias, inside) in of_groups.items():
         many = sum((row.gpu, row.family) == (gpu, family) for row in rows)
         print(f"{gpu:18}{family:14}{many:6}{middle:8.1f}{p90:8.1f}{bias:+8.1f}{inside:8.0f}")
-    for family in ("GEMM", "attention", "experts", "memory-bound", ""):
+    for family in (*FAMILIES, ""):
         some = [found for key, found in of_groups.items() if family in ("", key[1])]
         if some:
             middle, p90 = mean(one[0] for one in some), mean(one[1] for one in some)
@@ -132,19 +70,6 @@ def show(title: str, rows: Sequence[Judged]) -> None:
     for provenance in dict.fromkeys(row.provenance for row in rows):
         some = [row for row in rows if row.provenance == provenance]
         print(f"inside, {provenance}: {100 * mean(row.inside for row in some):.1f}% of {len(some)}")
-
-
-def named(words: str) -> str:
-    """The name in the catalog of a GPU in a table; empty if it is not there."""
-    try:
-        return gpu_named(words)
-    except UserError:
-        return ""
-
-
-def usable(path: Path) -> list[Row]:
-    """The rows of a table that multiply by weights which somebody filled, on GPUs of the catalog."""
-    return [row for row in csv_tables.read(path) if named(row["gpu"]) and loop_of(row["source"], row["dtype"]).filled]
 
 
 def main() -> None:
@@ -157,13 +82,11 @@ def main() -> None:
         print("no tables of measured kernels: nothing to do")
         return
     rows = [row for path in tables for row in usable(path)]
-    shipped, found = shipped_fits.shipped(), list[Judged]()
+    shipped = shipped_fits.shipped()
     if told.outside:
         show("Outside", list(judged(rows, shipped)))
         return
-    for words in dict.fromkeys(row["gpu"] for row in rows):
-        found += judged([row for row in rows if row["gpu"] == words], without(shipped, named(words)))
-    show("One GPU left out", found)
+    show("One GPU left out", list(left_out(rows, shipped)))
     fitted = [row for row in judged(rows, shipped) if row.fitted]
     show("Fitted, in sample", fitted)
     then = [row for row in judged(usable(FOLDER / TABLES[0]), shipped) if row.fitted]

@@ -10,7 +10,12 @@ READ = "read in November 2026"
 """When the repositories were read: the table gives no other date."""
 UNFILLED = "unfilled"
 """The role of rows that multiply by weights which nobody filled."""
-USES = {"fit": "fitted", UNFILLED: "not used: weights that nobody filled", "site-scalar": "judged only, after one scalar for the machine", "sanity": "judged only"}
+USES = {
+    "fit": "fitted",
+    UNFILLED: "not used: weights that nobody filled",
+    "site-scalar": "judged only, after one scalar for the machine",
+    "sanity": "judged only",
+}
 
 
 def origins(rows: pd.DataFrame) -> str:

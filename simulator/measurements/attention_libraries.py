@@ -36,7 +36,9 @@ ON_HOPPER = {
 }  # fmt: skip
 """Backends of inference frameworks that run FlashAttention 3, or kernels of its design, on Hopper, by the code of public
 collectors (ai-dynamo/aiconfigurator). PyTorch means FlashAttention 2 by the same name, and its rows say `by=pytorch`."""
-WITH_A_CACHE = re.compile(r"(fa3|flash_attention|torch_flow|torch_flow_flashinfer|flashinfer|triton|trtllm_mha|vllm_\w+)( kv_fp8)?$")
+WITH_A_CACHE = re.compile(
+    r"(fa3|flash_attention|torch_flow|torch_flow_flashinfer|flashinfer|triton|trtllm_mha|vllm_\w+)( kv_fp8)?$"
+)
 """Names of attention kernels in the tables of these collectors, in their own spelling; `kv_fp8` if the cache is in 8 bits."""
 TURNS_QUERIES = ("torch_flow", "trtllm_mha")
 """Libraries that also move the queries when they write the cache."""

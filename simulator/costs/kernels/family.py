@@ -317,7 +317,10 @@ class KernelFamily(ABC):
 
     def slowed(self, constants: Constants, factor: float) -> Constants:
         """Constants of kernels whose times are `factor` times as long, within the limits of the peaks."""
-        slower = {name: v * factor if way in ("time", "cycles") else min(MOST_OF_PEAK, v / factor) for name, v, way in scaling(constants)}
+        slower = {
+            name: v * factor if way in ("time", "cycles") else min(MOST_OF_PEAK, v / factor)
+            for name, v, way in scaling(constants)
+        }
         return replace(constants, **slower)
 
     def limited(self, constants: Constants, slowdown: float) -> Constants:

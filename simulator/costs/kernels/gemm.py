@@ -277,7 +277,7 @@ class GemmFamily(KernelFamily):
 
     name, plural = "gemm", "GEMMs"
     constants = GemmConstants
-    far_sigma = 0.15
+    far_sigma = 0.35
     held_out = ("n", "k")
     unstated: ClassVar = {"batch": SINGLE_BATCH}
     beside = (SPILL_US, LINEAR_US)

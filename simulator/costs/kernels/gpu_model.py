@@ -148,7 +148,9 @@ def fetched_s(machine: Machine, moved_bytes: ArrayLike) -> Array:
     """Seconds in which memory and cache move bytes that were used just before, as far as the cache holds them."""
     moved = np.asarray(moved_bytes, dtype=np.float64)
     held = cached_share(machine, moved)
-    took_s: Array = moved * ((1 - held) / machine.bytes_per_s + (held / machine.cache_bytes_per_s if machine.cache_bytes else 0.0))
+    took_s: Array = moved * (
+        (1 - held) / machine.bytes_per_s + (held / machine.cache_bytes_per_s if machine.cache_bytes else 0.0)
+    )
     return took_s
 
 

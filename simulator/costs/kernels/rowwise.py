@@ -243,7 +243,7 @@ class RowwiseFamily(KernelFamily):
     name, plural = "rowwise", "memory-bound operators"
     constants = RowwiseConstants
     least_sigma = 0.05
-    far_sigma = 0.15
+    far_sigma = 0.1
     held_out = ("traffic_bytes",)
     beside = of_host = (OPERATOR_US, HANDED_ON_US)
     any_format = True
