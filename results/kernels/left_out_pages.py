@@ -21,32 +21,25 @@ BINS = 12
 def sections(raw: Sequence[Path], fit_library: FitLibrary, picture: Path) -> Iterator[str]:
     """A section per left-out GPU, their means, and the picture."""
     rows = [row for path in raw for row in usable(path)]
-    found, fitted = list(left_out(rows, fit_library)), list(judged(rows, fit_library))
-    kept = {key: statistics(some) for key, some in groups(found).items()}
-    yield "\n## One GPU left out\n\nAs `python benchmarks/left_out.py` prints it: every row of a GPU, predicted from the fits of the"
-    yield "others as they would be borrowed. Medians and 90th percentiles of |error|, and the share of rows inside the stated"
-    yield "intervals. Rows with weights that nobody filled are not among them.\n"
+    of_kinds = {"one GPU left out": list(left_out(rows, fit_library)), "fitted": list(judged(rows, fit_library))}
+    of_groups = groups(of_kinds["one GPU left out"])
+    kept = {key: statistics(some) for key, some in of_groups.items()}
+    yield "\n## One GPU left out\n\nAs `python benchmarks/left_out.py` prints it: every row of a GPU, predicted from the fits of"
+    yield "the others as they would be borrowed. Medians and 90th percentiles of |error|, and the share of rows inside the stated"
+    yield "intervals. Rows with weights that nobody filled are not among them."
     for gpu in dict.fromkeys(gpu for gpu, _ in kept):
         yield f"\n### {gpu}\n"
-        yield from _table(
-            (family, str(len(groups(found)[gpu, family])), *_cells(kept[gpu, family])) for _, family in _of(kept, gpu)
-        )
+        yield from _table([(key[1], str(len(of_groups[key])), *_cells(kept[key])) for key in kept if key[0] == gpu])
     yield "\n### Means of these groups\n"
     lines = []
     for family in (*FAMILIES, ""):
         some = [each for key, each in kept.items() if family in ("", key[1])]
         lines.append((family or "all", str(len(some)), *_cells(tuple(map(mean, zip(*some, strict=True))))))
     yield from _table(lines)
-    inside = [
-        f"{100 * mean(row.inside for row in some):.1f}% of {name}" for name, some in (("borrowed", found), ("fitted", fitted))
-    ]
-    yield f"\nInside their intervals are {' and '.join(inside)} rows. calibration.png shows stated uncertainty beside error: the"
+    inside = [f"{100 * mean(row.inside for row in some):.1f}% of the rows ({name})" for name, some in of_kinds.items()]
+    yield f"\nInside their intervals are {' and '.join(inside)}. calibration.png shows stated uncertainty beside error: the"
     yield "relative error that 68% of rows stay below, of rows with about the same stated standard error."
-    _draw(picture, {"one GPU left out": found, "fitted": fitted})
-
-
-def _of(kept: dict[tuple[str, str], tuple[float, ...]], gpu: str) -> list[tuple[str, str]]:
-    return [key for key in kept if key[0] == gpu]
+    _draw(picture, of_kinds)
 
 
 def _cells(found: Sequence[float]) -> tuple[str, ...]:
@@ -54,7 +47,7 @@ def _cells(found: Sequence[float]) -> tuple[str, ...]:
     return f"{middle:.1f}", f"{p90:.1f}", f"{bias:+.1f}", f"{inside:.0f}"
 
 
-def _table(rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]]) -> Iterator[str]:
+def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     yield f"| {' | '.join(HEAD)} |"
     yield f"|{'---|' * len(HEAD)}"
     yield from (f"| {' | '.join(row)} |" for row in rows)

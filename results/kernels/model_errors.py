@@ -167,10 +167,10 @@ def again(tasks: Iterable[Task]) -> Iterator[str]:
     yield "the draws, then the worst. By them the form of attention was chosen: blocks of so many rows, ramps as times, even"
     yield "blocks in waves; that a product's ramps overlap; and how far the tiles of fp32 products run apart. Which tiles a"
     yield "narrow format has or fp32 without tensor cores, that a split costs there, and that experts like multiples of 16, was"
-    yield "chosen with both sets of held-out rows in view; so were DeepGEMM's slow steps; that attention's traffic moves beside its arithmetic was chosen with both, and with published kernels"
-    yield "(*Attention in training*) in view. They are blind to the constants, not to the form. That tables of fp32 products name"
-    yield "the inner dimension second was seen in all of their rows; rows of models, which are not among them, agree (*Backward"
-    yield "passes*).\n"
+    yield "chosen with both sets of held-out rows in view; so were DeepGEMM's slow steps; that attention's traffic moves"
+    yield "beside its arithmetic was chosen with both, and with published kernels (*Attention in training*) in"
+    yield "view. They are blind to the constants, not to the form. That tables of fp32 products name the inner dimension second"
+    yield "was seen in all of their rows; rows of models, which are not among them, agree (*Backward passes*).\n"
     rows, judged = [], []
     for task in tasks:
         if task.dtype == "fp32" or (task.family != "moe" and task.gpu in EACH_GENERATION):

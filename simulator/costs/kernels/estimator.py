@@ -114,7 +114,9 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
     formats = {owner: _formats(wanted, kernels, gpu, library.gpus[owner]) for owner in library.fits}
     fitting = [(owner, fit) for owner, fit in known if fit.family == family and fit.dtype in formats[owner]]
     unfitted = named not in {fit.library for _, fit in fitting}
-    another = bool(named) and (unfitted or _runs_others(gpu, library, kernels, named))
+    own = [fit.library for owner, fit in fitting if owner == gpu.name]
+    unnamed = not kernels.names_libraries and bool(own) and named not in own
+    another = bool(named) and (unfitted or unnamed or _runs_others(gpu, library, kernels, named))
     usable = [(owner, fit) for owner, fit in fitting if another or named in ("", fit.library)]
     if not usable:
         return SelectedFit(Fit(family, "", "", kernels.constants(), ROOFLINE_SIGMA, {}), "", "roofline", ROOFLINE_SIGMA)
@@ -125,9 +127,11 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
         other, others = library.gpus[owner], fit.dtype not in ("", wanted)
         if wanted == WITHOUT_TENSOR_CORES:
             throttled = is_slot_powered(other) > is_slot_powered(gpu)
-            return owner != gpu.name, throttled, abs(similarity(other, wanted) - similarity(gpu, wanted))
+            far = abs(similarity(other, wanted) - similarity(gpu, wanted))
+            return owner != gpu.name, throttled, other.architecture != gpu.architecture, far
         far, same = similarity(other) - similarity(gpu), same_kernels(gpu, other)
-        return owner != gpu.name, not same, others, other.architecture != gpu.architecture, not same and far > 0, abs(far), place
+        later = far > 0 and not same and bool(architecture(gpu).kernels)
+        return owner != gpu.name, not same, others, other.architecture != gpu.architecture, later, abs(far), place, -fit.rows
 
     owner, fit = min(usable, key=order)
     owning = library.gpus[owner]

@@ -231,9 +231,9 @@ class Transfer:
 
     @property
     def factors(self) -> dict[str, float]:
-        """Factors on constants, by their kind of scaling. A fraction of a peak stays what it is, unless the file of the GPU states
-        by how much less of its peaks the GPU sustains. Times on the GPU are cycles of its clock. What is said of tensor cores and
-        of launches in graphs says nothing of fp32 without them, which was timed in eager PyTorch."""
+        """Factors on constants, by their kind of scaling. A fraction of a peak stays what it is, unless the file of the GPU
+        states by how much less of its peaks the GPU sustains. Times on the GPU are cycles of its clock. What is said of tensor
+        cores and of launches in graphs says nothing of fp32 without them, which was timed in eager PyTorch."""
         gpu, owner, plain = self.gpu.kernels, self.owner.kernels, self.dtype == WITHOUT_TENSOR_CORES
         stated = gpu.provenance == "transferred"
         return {

@@ -277,7 +277,7 @@ class GemmFamily(KernelFamily):
 
     name, plural = "gemm", "GEMMs"
     constants = GemmConstants
-    far_sigma = 0.35
+    far_sigma = 0.25
     held_out = ("n", "k")
     unstated: ClassVar = {"batch": SINGLE_BATCH}
     beside = (SPILL_US, LINEAR_US)

@@ -50,7 +50,7 @@ class Architecture:
     """Power of an idle board in watts; 0 where it is not known. Ampere: measured (thonking.ai). Others: assumed."""
     cache_cycle_bytes: int = 20
     """Bytes per cycle of a multiprocessor from the last-level cache, of kernels that read and write: additions in fp16 on A100
-    and H100 whose tensors the cache holds move 16 to 20 (microsoft/vidur@7d47513); reads alone reach 5 TB/s on an RTX 4090, 16."""
+    and H100 whose tensors the cache holds move 16 to 20 (microsoft/vidur@7d47513); reads reach 5 TB/s on an RTX 4090: 16."""
     cache_partitions: int = 1
     """Halves of the last-level cache that each hold what the multiprocessors near them use (NVIDIA A100 whitepaper, 2020)."""
 
@@ -148,9 +148,8 @@ def fetched_s(machine: Machine, moved_bytes: ArrayLike) -> Array:
     """Seconds in which memory and cache move bytes that were used just before, as far as the cache holds them."""
     moved = np.asarray(moved_bytes, dtype=np.float64)
     held = cached_share(machine, moved)
-    took_s: Array = moved * (
-        (1 - held) / machine.bytes_per_s + (held / machine.cache_bytes_per_s if machine.cache_bytes else 0.0)
-    )
+    from_cache_s = held / machine.cache_bytes_per_s if machine.cache_bytes and machine.cache_bytes_per_s else 0.0
+    took_s: Array = moved * ((1 - held) / machine.bytes_per_s + from_cache_s)
     return took_s
 
 
