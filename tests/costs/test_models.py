@@ -315,8 +315,8 @@ class TestEveryGpu:
             assert 1 < cost(kernel) / (roof_s * NS_PER_S) < most, kernel
 
     def test_what_it_sustains_acts_on_what_is_lent_and_on_nothing_else(self, name: str) -> None:
-        """Half of either fraction changes no constant that was fitted on the GPU itself, and some that another lends it, where the
-        fraction is stated and not fitted: fractions of a fitted GPU are of another model, and what it borrows keeps its own.
+        """Half of either fraction changes no constant that was fitted on the GPU itself, and some that another lends it, where
+        the fraction is stated and not fitted: fractions of a fitted GPU are of another model, and what it borrows keeps its own.
         """
         gpu = shipped_fits.gpu(name)
         cases = [(family, dtype) for family in FAMILIES for dtype in WIDTH]
