@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 from timing import best
 
@@ -91,6 +91,26 @@ def scale(quick: bool) -> None:
             )
 
 
+def own_loads(quick: bool) -> None:
+    """A step in which all 64 ranks that share experts have their own tokens in every layer, from scenario to metrics."""
+    print("\nDeepSeek-V3 on 2,048 GPUs, dualpipe, a drawn token matrix for each layer, in process:")
+    moe = sim.Moe("drawn", concentration=100.0)
+    plan = sim.Plan(pp=16, ep=64, schedule="dualpipe", sharding="zero1", recompute="full", moe=moe)
+    for batch in (4096,) if quick else (4096, 15360):
+        began = process_time()
+        run = sim.simulate(
+            sim.model("deepseek-v3"), sim.cluster("dgx-h100", nodes=256), plan, sim.Job(4096, batch, 1, "fp8_block"),
+            framework=sim.framework("megatron-core-2025"), long=True,
+        )  # fmt: skip
+        step_s, seconds = run.metrics.step_time_s, process_time() - began
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB
+        expansion = run.engine_timeline.expansion
+        print(
+            f"  {batch // 128:>3} microbatches              {seconds:7.1f} s  {len(expansion.graph):12,} tasks,"
+            f" {expansion.skeleton.ranks} classes, {peak:,.0f} MiB at most so far, step {step_s:.6f} s"
+        )
+
+
 def whole_command() -> None:
     """`trainsim run` from a cold start: seconds and peak memory of the process."""
     print("\n`trainsim run`, 405B on 16,384 GPUs, the whole process:")
@@ -121,6 +141,7 @@ def main() -> None:
     engines()
     folding()
     scale(quick)
+    own_loads(quick)
 
 
 if __name__ == "__main__":

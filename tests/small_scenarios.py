@@ -14,7 +14,7 @@ from simulator.engine import des
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import with_fixed_durations
 from simulator.engine.skeleton import Expansion, Skeleton
-from simulator.engine.timeline import Times
+from simulator.engine.timeline import Timeline, Times
 from simulator.simulation.runnable import RunnableScenario
 from simulator.simulation.simulate import bound_of, program_of
 from simulator.study.collective import Timed, collective
@@ -63,12 +63,12 @@ class Both:
     def assert_equal(self) -> None:
         """Every start, end and arrival of every row of every rank."""
         assert self.whole.skeleton.ranks == len(self.folded.class_of)
-        for rank in range(self.whole.skeleton.ranks):
-            mine = self.whole.tasks_of(rank)
-            theirs = self.folded.tasks_of(int(self.folded.class_of[rank]))
-            np.testing.assert_array_equal(self.whole_times.start_ns[mine], self.folded_times.start_ns[theirs])
-            np.testing.assert_array_equal(self.whole_times.end_ns[mine], self.folded_times.end_ns[theirs])
-            np.testing.assert_array_equal(self.whole_times.arrival_ns[mine], self.folded_times.arrival_ns[theirs])
+        whole, folded = Timeline(self.whole_times, self.whole), Timeline(self.folded_times, self.folded)
+        for rank in range(whole.ranks):
+            mine, theirs = whole.rank_times(rank), folded.rank_times(rank)
+            np.testing.assert_array_equal(mine.start_ns, theirs.start_ns)
+            np.testing.assert_array_equal(mine.end_ns, theirs.end_ns)
+            np.testing.assert_array_equal(mine.arrival_ns, theirs.arrival_ns)
 
 
 def bound(of: RunnableScenario, steps: int | None = 1) -> Bound:
@@ -78,7 +78,7 @@ def bound(of: RunnableScenario, steps: int | None = 1) -> Bound:
 def bound_twice(of: RunnableScenario, steps: int | None = 1) -> tuple[Skeleton, Skeleton]:
     """What a scenario is bound to with every link, whether it can ever bind or not; and then as `simulate` binds it."""
     both_ways = bound(of, steps)
-    return both_ways.every_link, both_ways.skeleton
+    return both_ways.every_link, both_ways.merged
 
 
 def both(whole: Skeleton, folded: Skeleton) -> Both:

@@ -22,154 +22,64 @@ from statistics import fmean, geometric_mean, median
 from typing import Any
 
 import collective_sources as sources
+import held_out
 import numpy as np
 import published
+from described_links import (
+    CLOCK_GHZ,
+    CYCLES,
+    ONE_DIE,
+    PCIE_STEP_S,
+    PROXY_S,
+    RDMA,
+    SLOW_FABRIC,
+    US,
+    WIRE_S,
+    described,
+    laws_without,
+    pcie_without,
+)  # fmt: skip
+from held_out import Judged
 
 from simulator.calibrate.fit_fabric import Free, Point, fitted, knots
 from simulator.config import fabric_files
 from simulator.config.fabric_files import Fabric, Loader
 from simulator.config.load import cluster as find
 from simulator.costs.collectives import theory
-from simulator.costs.collectives.curves import Curve, uncontended_time
+from simulator.costs.collectives.curves import Curve, UncontendedTime, uncontended_time
 from simulator.costs.collectives.link_constants import LAWS, Across, Inside, Laws
 from simulator.costs.collectives.theory import Call
 from simulator.errors import UserError
-from simulator.fabrics.policy import LIBRARIES, PCIE_CLOCK_GHZ, Links, links_of, policy_on
+from simulator.fabrics.policy import LIBRARIES, Links, links_of, policy_on
 from simulator.files import atomic
 from simulator.hardware.cluster import Cluster
 from simulator.measurements.measured_cluster import COLUMNS, cluster_of
-from simulator.units import GB, KIB, MIB, US_PER_S, show_bytes
+from simulator.units import MIB, show_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT.parent / "shared" / "data" / "collectives.csv.gz"
 REPORT = Path(__file__).with_name("report.md")
+PICTURE = Path(__file__).with_name("calibration.png")
 SLOW = 2.0
 """A series whose large messages take so many times what its NICs would is kept apart from the fabric of that name."""
-SLOW_FABRIC = "ndr-ib-slow-p2p"
 FEW_POINTS = 100
 """A fabric with fewer starts from the mean of the others."""
-US = 1 / US_PER_S
 
-# What is known before anything is measured: rates on the label, and where the rest starts. ----------------------------------
-
-START = {"launch_s": 7 * US, "step_s": 1 * US, "efficiency": 0.78, "fill_s": 18 * US, "pair_efficiency": 0.8}
-NVLS = 0.6
-PROXY_S = 6 * US
-"""Where the cost of NCCL's proxy thread, GPU to NIC and NIC to GPU, starts."""
-
-
-def inside(name: str, rate: float, about: str, source: str, **changes: Any) -> Fabric:
-    return Fabric(name, about, "theoretical", source, inside=Inside(name, rate * GB, **{**START, **changes}))
-
-
-def across(name: str, nic: float, nics: int, about: str, source: str, **changes: Any) -> Fabric:
-    network = Across(name, nic * GB, nics, PROXY_S, **{"efficiency": 0.95, **changes})
-    return Fabric(name, about, "theoretical", source, across=network)
-
-
-STAGED = f"rendezvous: all-reduces of 16 GPUs in 0.98 and 1.06 ms at 16 and 32 MB ({published.TOOLKIT}), chunks of 512 KB"
-STAGES: dict[str, Any] = {"rendezvous": 6.0, "rendezvous_bytes": 512 * KIB, "nvls": False}
-"""GPUDirect-TCPX: whole chunks are staged, and Google's guides leave NCCL only rings and trees."""
-NVIDIA = "rate: NVIDIA data sheets"
-BY_HAND = f"set by hand after what users report ({published.RTX4090_ISSUES}; {published.RTX5090_ISSUE})"
-PCI = f"rate: PCI-SIG; efficiencies, ramp and flags: {BY_HAND}"
-DESCRIBED = (
-    inside(
-        "nvlink2-mesh",
-        150,
-        "NVLink 2 without a switch: V100 in a DGX-1, four neighbours each",
-        NVIDIA,
-        mesh=5,
-        pair_bytes_per_s=25 * GB,
-    ),
-    inside("nvlink3-nvswitch", 300, "NVLink 3 through NVSwitches: DGX and HGX A100", NVIDIA),
-    inside("nvlink4-nvswitch", 450, "NVLink 4 through NVSwitches: HGX H100 and H200", NVIDIA, nvls_efficiency=NVLS),
-    inside("nvlink5-nvswitch", 900, "NVLink 5 through NVSwitches: HGX B200, NVL72", NVIDIA, nvls_efficiency=NVLS),
-    inside("xgmi-mi300", 448, "Infinity Fabric: eight MI300X, seven links of 64 GB/s each", "rate: AMD data sheets", mesh=8),
-    inside("pcie3", 15.75, "PCIe 3.0 x16 between the GPUs of a node, without NVLink", PCI, to_nics=True),
-    inside("pcie4", 31.5, "PCIe 4.0 x16 between the GPUs of a node, without NVLink", PCI, to_nics=True),
-    inside("pcie5", 63, "PCIe 5.0 x16 between the GPUs of a node, without NVLink", PCI, to_nics=True),
-    across("edr-ib", 12.5, 4, "InfiniBand EDR (100 Gbit/s), four NICs per node", "rate: InfiniBand Trade Association"),
-    across("hdr-ib", 25, 8, "InfiniBand HDR (200 Gbit/s), one NIC per GPU", "rate: InfiniBand Trade Association"),
-    across("ndr-ib", 50, 8, "InfiniBand NDR (400 Gbit/s), one NIC per GPU", "rate: InfiniBand Trade Association"),
-    across(
-        SLOW_FABRIC, 50, 8, "InfiniBand NDR (400 Gbit/s) with slow point-to-point transfers", "as ndr-ib; see results/collectives"
-    ),
-    across("xdr-ib", 100, 8, "InfiniBand XDR (800 Gbit/s), one NIC per GPU", "rate: InfiniBand Trade Association"),
-    across("roce", 50, 8, "RoCE v2 (400 Gbit/s Ethernet), one NIC per GPU", "rate: NVIDIA ConnectX-7", efficiency=0.92),
-    across("efa", 50, 8, "AWS EFA on p5 instances, 3,200 Gbit/s per node", "rate: AWS EC2 P5", efficiency=0.9, adaptive=True),
-    across(
-        "slingshot-11",
-        25,
-        4,
-        "HPE Slingshot 11 (200 Gbit/s), one NIC per GPU, four GPUs per node",
-        f"rate: HPE; rendezvous: how all-reduce grows with nodes below and above 2 KB ({published.ALPS})",
-        efficiency=0.92,
-        rendezvous=4.0,
-        rendezvous_bytes=4 * KIB,
-        adaptive=True,
-    ),
-    across(
-        "slingshot-10",
-        12.5,
-        2,
-        "HPE Slingshot 10 (100 Gbit/s), two NICs per node",
-        "rate: HPE; rendezvous: as slingshot-11",
-        efficiency=0.92,
-        rendezvous=4.0,
-        rendezvous_bytes=4 * KIB,
-        adaptive=True,
-    ),
-    across("tcpx", 25, 4, "GPUDirect-TCPX of Google Cloud: a3-high", f"rate: Google Cloud; {STAGED}", efficiency=0.8, **STAGES),
-    across("tcpxo", 25, 8, "GPUDirect-TCPXO of Google Cloud: a3-mega", f"rate: Google Cloud; {STAGED}", efficiency=0.9, **STAGES),
-    across("tcp", 12.5, 1, "Ethernet with TCP sockets at 100 Gbit/s", "rate: the standard", efficiency=0.6, rendezvous=3.0),
-)
-WIRE_S = {
-    **dict.fromkeys(("edr-ib", "hdr-ib", "ndr-ib", SLOW_FABRIC, "xdr-ib"), 1.5 * US),
-    "roce": 2.5 * US,
-    "efa": 15 * US,
-    **dict.fromkeys(("slingshot-10", "slingshot-11"), 2 * US),
-    "tcpx": 35 * US,
-    "tcpxo": 35 * US,
-    "tcp": 25 * US,
-}
-"""One message between two nodes without NCCL, as MPI or libfabric ping-pong shows it: InfiniBand 1 to 2 us, RoCE a little more,
-EFA 15 us (Shalev et al., IEEE Micro 2020), Slingshot 2 us (De Sensi et al., SC 2020), sockets 20 to 40 us."""
-CLOCK_GHZ = {
-    "nvlink2-mesh": 1.53,
-    "nvlink3-nvswitch": 1.41,
-    "nvlink4-nvswitch": 1.98,
-    "nvlink5-nvswitch": 1.965,
-    "xgmi-mi300": 2.1,
-    **dict.fromkeys(("pcie3", "pcie4", "pcie5"), PCIE_CLOCK_GHZ),
-}
-"""Boost clocks of the GPUs that sit on these links, from their data sheets: half of launching is
-work of the GPU and goes with them, half is memory and does not: so it goes with their root."""
-ONE_DIE = ("nvlink3-nvswitch", "nvlink4-nvswitch")
-"""Fabrics of GPUs of one die, as cards are. A100 and H100 launch in about as many cycles (11 and 10 thousand as fitted), B200, of
-two dies, in half as many again."""
-RDMA = ("edr-ib", "hdr-ib", "ndr-ib", SLOW_FABRIC, "xdr-ib", "roce", "slingshot-10", "slingshot-11")
-"""NICs that do the whole transport themselves: their proxy threads are alike."""
-PCIE_STEP_S = 0.4 * US
-"""A PCIe hop goes through a root complex or a switch, an NVLink hop through neither: the usual difference of their latencies."""
-PCIE = {"efficiency": 0.46, "pair_efficiency": 1.37, "fill_s": 1 * US, "flags": 3.0}
-"""PCIe boxes share root complexes and, where peers do not reach each other, the host's memory. Set by hand: users of NCCL report
-18, 22 and 26 of 31.5 GB/s for four RTX 4090 (nccl issue 1603, open-gpu-kernel-modules issue 36 of tinygrad), 35 and 28 of 63
-for four and eight RTX 5090 (nccl issue 1639); the two servers in the table, whose rows are not fitted, 5.1 and 1.5 of 31.5 and 26
-and 25 of 63. 0.46 is the mean of their logarithms without the 1.5; two GPUs reach 20 of 31.5 and 38 of 63 there. One or two
-channels fill such a link, so the others hide what a piece waits for: the ramp is short. Small messages go as words with flags,
-whose rate NCCL itself puts at a third to a quarter (tuning.cc): up to 256 KiB, as those two servers show."""
 SANITY = "Never fitted; but what PCIe takes was set by hand with the two servers in view, in its form and in its numbers."
 
 SIZES_NOTE = """All fitted again, the laws too, without one size, in every series; then that size, each row by the curve of its
 own series, whatever its description is taken to mean: what a curve is worth between its knots. (Of cluster00 the
 table says NDR at 50 GB/s, and its curves are kept under a name of their own, which nobody gets who does not ask
 for it: as shipped it is 66% fast.)"""
-SYSTEMS_NOTE = """All fitted again, the laws too, without one system; then that system from its description. p5 and HGX H100 share
-a fabric. The rows of all systems together are one reading of how good this is, the mean of the systems' medians
-another, and both are given. A whole generation of NVLink is not to be had from two others: launches of B200
-take half as many cycles again, which nothing in its description says. cluster00 sends at a quarter of what its
-NICs are sold with, from one GPU to one GPU, and so does nobody else."""
+SYSTEMS_NOTE = """All fitted again, the laws too, without one system, its rows and what was set by hand to its log; then that
+system from its description. Rows that are never fitted (the PCIe servers, bridged pairs) are predicted as well. A row is in its
+interval if it is off by at most two of the standard errors that are stated with the time: nine of ten rows should be. A whole
+generation of NVLink is not to be had from two others: launches of B200 take half as many cycles again, which nothing in its
+description says. cluster00 sends at a quarter of what its NICs are sold with, the L40S server and the A40 pair at a tenth
+of what their links are, and no words say so."""
+LOGS_NOTE = """The same without one log, which is another version of the library, another run or another site, of a system that
+has several: what intervals are worth where a time is claimed to be `interpolated`. (The only log of a system leaves a
+theory behind; the constants of links are fitted again, the laws are not.)"""
 
 SWITCHES_NOTE = """By NCCL's own cost model (simulator/costs/collectives/nccl_choice.py), unless the file of a fabric lays down
 `choices:`. It decides over which links bytes go and how long that takes: a series in which a library chose for itself speaks of
@@ -182,6 +92,7 @@ LAWS_INSIDE = {
     "alltoall_step": 0.7,
     "alltoall_efficiency": 0.2,
     "direct_launch": 0.5,
+    "direct_vllm_launch": 0.5,
     "direct_efficiency": 0.5,
 }
 LAWS_ACROSS = {"crossing_fill": 0.7, "peer_s": 0.7}
@@ -223,10 +134,10 @@ class Measured:
 
 def measured(path: Path) -> list[Measured]:
     """Every row whose machine is described."""
-    described = {fabric.name: fabric for fabric in DESCRIBED}
+    known_links = {fabric.name: fabric for fabric in described()}
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    links_of_cells = cache(lambda cells: links_on(cells, described.__getitem__))
+    links_of_cells = cache(lambda cells: links_on(cells, known_links.__getitem__))
     found = []
     for row in rows:
         cells, size = tuple(row[column] for column in COLUMNS), float(row["bytes"])
@@ -247,7 +158,7 @@ def series_of(kind: str, library: str, size: float) -> str:
     if kind != "all_reduce":
         return "auto"
     own = LIBRARIES[library]
-    return "direct" if size <= own.direct_most_bytes else own.series
+    return own.direct if size <= own.direct_most_bytes else own.series
 
 
 def links_on(cells: Cells, load: Loader) -> Links:
@@ -274,24 +185,25 @@ class Built:
         """The links that cells describe, looked up once."""
         return cache(lambda cells: links_on(cells, self.fabrics.__getitem__))
 
-    def seconds(self, row: Measured) -> float:
+    def time(self, row: Measured) -> UncontendedTime:
         """The prediction for a row, from its description alone."""
         links = self.links(row.machine)
-        return uncontended_time(row.call, links.inside, links.across, links.curves, laws=self.laws).seconds
+        return uncontended_time(row.call, links.inside, links.across, links.curves, laws=self.laws)
 
 
-def build(rows: Sequence[Measured], *, laws: bool) -> Built:
-    """Fabrics, and if asked the laws, from measured rows."""
-    start: dict[str, Any] = {"laws": LAWS if not laws else Laws()}
-    for fabric in DESCRIBED:
+def build(rows: Sequence[Measured], *, laws: bool, without: str = "") -> Built:
+    """Fabrics, and if asked the laws, from measured rows, without what was set by hand to one system."""
+    start: dict[str, Any] = {"laws": laws_without(without)}
+    known_links = described(without)
+    for fabric in known_links:
         start[fabric.name] = fabric.inside or fabric.across
     points = healthy(aggregated(rows), start)
-    constants = fit_inside([p for p in points if not p.across], start, laws=laws)
+    constants = fit_inside([p for p in points if not p.across], start, pcie_without(without), laws=laws)
     constants = fit_across([p for p in points if p.across], constants, laws=laws)
     curves = curves_of(rows, constants)
     count = {name: sum(name in (p.inside, p.across) for p in points) for name in constants}
     made = {}
-    for fabric in DESCRIBED:
+    for fabric in known_links:
         own = tuple(curve for home, curve, _ in curves if home == fabric.name)
         behind = [row for home, _, group in curves for row in group if home == fabric.name]
         held = constants[fabric.name]
@@ -300,6 +212,11 @@ def build(rows: Sequence[Measured], *, laws: bool) -> Built:
         source = _source(fabric, behind, fitted_too=bool(count[fabric.name]))
         made[fabric.name] = replace(fabric, provenance=known, source=source, curves=own, **held_as)
     return Built(made, constants["laws"])
+
+
+def build_without(rows: Sequence[Measured], system: str) -> Built:
+    """The same, and the laws, without anything that is known from one system."""
+    return build([row for row in rows if row.role == "fit" and row.system != system], laws=True, without=system)
 
 
 def _source(fabric: Fabric, rows: Sequence[Measured], *, fitted_too: bool) -> str:
@@ -329,7 +246,7 @@ def healthy(points: Sequence[Point], start: Mapping[str, Any]) -> list[Point]:
     return [p for p in points if (p.across, p.call.kind) not in slow]
 
 
-def fit_inside(points: Sequence[Point], start: Mapping[str, Any], *, laws: bool) -> dict[str, Any]:
+def fit_inside(points: Sequence[Point], start: Mapping[str, Any], pcie: Mapping[str, float], *, laws: bool) -> dict[str, Any]:
     seen = list(dict.fromkeys(p.inside for p in points))
     free = [Free(name, field, sigma) for name in seen for field, sigma in INSIDE_FREE.items()]
     free += [Free(name, "nvls_efficiency", 0.3) for name in seen if start[name].nvls_efficiency]
@@ -338,21 +255,25 @@ def fit_inside(points: Sequence[Point], start: Mapping[str, Any], *, laws: bool)
     many = [name for name in seen if sum(p.inside == name for p in points) >= FEW_POINTS]
     usual = {field: geometric_mean([getattr(first[name], field) for name in many]) for field in INSIDE_FREE}
     usual["launch_s"] = geometric_mean([first[name].launch_s * math.sqrt(CLOCK_GHZ[name]) for name in many])
-    usual["card_s"] = (
-        geometric_mean([first[name].launch_s * CLOCK_GHZ[name] for name in many if name in ONE_DIE]) / PCIE_CLOCK_GHZ
-    )
-    generic = {name: described_as(name, held, usual) for name, held in start.items() if isinstance(held, Inside)}
+    alike = [name for name in many if name in ONE_DIE]
+    usual |= {
+        f"{field}_cycles": geometric_mean([getattr(first[name], field) * CLOCK_GHZ[name] for name in alike]) for field in CYCLES
+    }
+    generic = {name: described_as(name, held, usual, pcie) for name, held in start.items() if isinstance(held, Inside)}
     few = [name for name in seen if name not in many]
     if not few:
         return {**first, **{name: held for name, held in generic.items() if name not in seen}}
     return fitted(points, {**first, **{name: held for name, held in generic.items() if name not in many}}, free)
 
 
-def described_as(name: str, held: Inside, usual: Mapping[str, float]) -> Inside:
+def described_as(name: str, held: Inside, usual: Mapping[str, float], pcie: Mapping[str, float]) -> Inside:
     """Links that nobody measured, after those that somebody did."""
     own = {field: usual[field] for field in INSIDE_FREE}
+    in_cycles = {field: usual[f"{field}_cycles"] / CLOCK_GHZ[name] for field in CYCLES}
     if name.startswith("pcie"):
-        return replace(held, **{**own, **PCIE, "launch_s": usual["card_s"], "step_s": own["step_s"] + PCIE_STEP_S})
+        return replace(held, **{**own, **pcie, "launch_s": in_cycles["launch_s"], "step_s": own["step_s"] + PCIE_STEP_S})
+    if name in ONE_DIE:
+        return replace(held, **{**own, **in_cycles})
     return replace(held, **{**own, "launch_s": usual["launch_s"] / math.sqrt(CLOCK_GHZ[name])})
 
 
@@ -416,7 +337,7 @@ def place(row: Measured) -> str:
 def errors(built: Built, rows: Iterable[Measured]) -> Errors:
     found: Errors = defaultdict(list)
     for row in rows:
-        found[row.system, place(row)].append(built.seconds(row) / row.seconds - 1)
+        found[row.system, place(row)].append(built.time(row).seconds / row.seconds - 1)
     return found
 
 
@@ -452,12 +373,29 @@ def leave_one_size_out(rows: Sequence[Measured]) -> Errors:
     return found
 
 
-def leave_one_system_out(rows: Sequence[Measured]) -> Errors:
-    """Everything, the laws too, refitted without one system; then that system predicted from its description."""
-    found: Errors = {}
+def judged(built: Built, rows: Iterable[Measured]) -> list[Judged]:
+    return [Judged(row.system, row.call, row.seconds, built.time(row)) for row in rows]
+
+
+def systems_left_out(rows: Sequence[Measured]) -> list[Judged]:
+    """Every row, predicted from its description by what is known without its system."""
+    found = []
     for system in sorted({row.system for row in rows}):
-        built = build([row for row in rows if row.system != system], laws=True)
-        found |= errors(built, [row for row in rows if row.system == system])
+        found += judged(build_without(rows, system), [row for row in rows if row.system == system])
+    return found
+
+
+def logs_left_out(rows: Sequence[Measured]) -> list[Judged]:
+    """Every fitted row whose system has several logs, predicted without its log."""
+    fit = [row for row in rows if row.role == "fit"]
+    logs: dict[tuple[str, str, str], list[Measured]] = defaultdict(list)
+    for row in fit:
+        logs[row.system, row.source, row.version].append(row)
+    found = []
+    for log, own in logs.items():
+        if sum(system == log[0] for system, _, _ in logs) > 1:
+            rest = [row for other, of_other in logs.items() if other != log for row in of_other]
+            found += judged(build(rest, laws=False), own)
     return found
 
 
@@ -487,6 +425,25 @@ def laws_table(refit: Laws) -> list[str]:
         refitted = f"{then:.3g}" if field.name in {**LAWS_INSIDE, **LAWS_ACROSS} else "not fitted"
         lines.append(f"| {field.name} | {now:.3g} | {refitted} |")
     return [*lines, ""]
+
+
+def left_out_sections(rows: Sequence[Measured]) -> list[str]:
+    """One system left out after the other, with a section for each; one log left out; and a picture of both."""
+    systems, logs = systems_left_out(rows), logs_left_out(rows)
+    by_system = held_out.scores(systems, lambda row: row.system)
+    middle, p90 = held_out.means(by_system)
+    lines = ["## Leave one system out", "", SYSTEMS_NOTE, "", f"Mean of the medians {middle:.1%}, of the p90 {p90:.1%}.", ""]
+    lines += held_out.lines(held_out.scores(systems, lambda row: f"{row.system} | {row.place}"), "system | where")
+    lines += held_out.lines(held_out.scores(systems, lambda row: f"{row.time.provenance}, {row.place}"), "provenance and place")
+    for system in by_system:
+        own = [row for row in systems if row.system == system]
+        lines += [f"### Without {system}", ""]
+        lines += held_out.lines(held_out.scores(own, lambda row: f"{row.call.kind} {row.call.algorithm}, {row.place}"), "what")
+    lines += ["## Leave one log out", "", LOGS_NOTE, ""]
+    lines += held_out.lines(held_out.scores(logs, lambda row: row.system), "system")
+    lines += held_out.lines(held_out.scores(logs, lambda row: f"{row.time.provenance}, {row.place}"), "provenance and place")
+    held_out.calibration_plot({"one system left out": systems, "one log left out": logs}, PICTURE)
+    return [*lines, f"![Share of rows by standard errors]({PICTURE.name})", ""]
 
 
 SHOWN = ("dgx1-v100", "dgx-a100", "dgx-h100", "dgx-b200", "gb200-nvl72", "l40s-pcie")
@@ -524,11 +481,7 @@ def report(rows: Sequence[Measured], built: Built) -> str:
     lines += table("As shipped", errors(built, fit), "Rows that were fitted, predicted from the columns that describe them.")
     lines += table("Theory alone", errors(bare, fit), "The same without any curve: five constants per fabric, and the laws.")
     lines += table("Leave one size out", leave_one_size_out(fit), SIZES_NOTE)
-    lines += table(
-        "Leave one system out",
-        leave_one_system_out(fit),
-        SYSTEMS_NOTE,
-    )
+    lines += left_out_sections(rows)
     lines += table("Sanity rows", errors(built, checks), SANITY)
     lines += sources.table(rows)
     lines += published.table(built.fabrics.__getitem__, built.laws)

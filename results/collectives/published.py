@@ -27,6 +27,7 @@ TOGETHER_SENDS = "togethercomputer/together-nccl-tests@280e4df, April 2026"
 VIDUR = f"microsoft/vidur@7d47513, {READ}"
 NVLS_ISSUE, H200_ISSUE, H800_ISSUE = "NVIDIA/nccl-tests#212, 2024", "NVIDIA/nccl-tests#272, 2024", "NVIDIA/nccl#1374, 2024"
 RTX4090_ISSUES = f"NVIDIA/nccl#1603 and tinygrad/open-gpu-kernel-modules#36, {READ}"
+GB200_ISSUE = "NVIDIA/nccl#1801, 2025"
 RTX5090_ISSUE, BRIDGE_ISSUE = "NVIDIA/nccl#1639, 2025", "NVIDIA/nccl-tests#178, 2023"
 
 
@@ -56,6 +57,8 @@ GH200 = Machine("GH200", "NVLink4", "nvlink4-mesh", "Slingshot 4x200Gb/s", "slin
 TCPXO = Machine("H100-SXM", "NVLink4 NVSwitch", "nvlink4-nvswitch", "GPUDirect-TCPXO 1600Gb/s", "tcpxo", 8, 200)
 H100 = Machine("H100-SXM", "NVLink4 NVSwitch", "nvlink4-nvswitch", "NDR IB 400Gb/GPU", "ndr-ib", 8, 400)
 B200 = Machine("B200", "NVLink5 NVSwitch", "nvlink5-nvswitch", "NDR IB 400Gb/GPU", "ndr-ib", 8, 400)
+GB200 = Machine("GB200", "NVLink5 NVSwitch", "nvlink5-nvswitch", "NDR IB 400Gb/GPU", "ndr-ib", 4, 400)
+GB200_EIGHTS = Machine("GB200", "NVLink5 NVSwitch", "nvlink5-nvswitch", "NDR IB 400Gb/GPU", "ndr-ib", 8, 400)
 A100 = Machine("A100-SXM", "NVLink3 NVSwitch 300GB/s", "nvlink3-nvswitch")
 H200 = Machine("H200", "NVLink4 NVSwitch", "nvlink4-nvswitch")
 H800 = Machine("H800", "NVLink4 NVSwitch", "nvlink4-nvswitch", inside_gb_per_s=200)
@@ -130,6 +133,11 @@ FACTS = (
     *(
         Fact(TOGETHER_SENDS, B200, _call(GIB, 8 * n, n, kind="sendrecv"), gb_per_s=v, used=True)
         for n, v in ((2, 43), (4, 43), (8, 26), (16, 14.6), (64, 14.6))
+    ),
+    *(
+        Fact(GB200_ISSUE, machine, _call(16 * GIB, 3 * domain, 3, name), gb_per_s=v, used=name == "tree")
+        for machine, domain, found in ((GB200, 4, (196.9, 234.8)), (GB200_EIGHTS, 8, (393.6, 485)))
+        for name, v in zip(("ring", "tree"), found, strict=True)
     ),
     Fact(VIDUR, A100, _call(64 * MIB, 2, 1, kind="sendrecv"), us=233, used=True),
     Fact(VIDUR, A100, _call(2 * KIB, 2, 1, kind="sendrecv"), us=14.8),

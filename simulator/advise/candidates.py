@@ -137,7 +137,7 @@ def least_state_bytes(scenario: Scenario) -> float:
     own = of_experts / (plan.ep * plan.tensor_parallel_of_experts * plan.pp)
     shards, of_own = plan.full_sharding.shards(replicas), plan.full_sharding.shards(plan.copies_of_experts(replicas))
     element_bytes, learns = scenario.job.element_bytes, not scenario.job.learns_in_part
-    gradient_bytes = scenario.framework.gradient_bytes * learns
+    gradient_bytes = scenario.framework.gradient_bytes(scenario.job) * learns
     moment_bytes = scenario.job.full_optimizer.moments_of(matrix=True).size_bytes * learns
     return sum(
         parameters * (element_bytes / each.parameters + gradient_bytes / each.gradients + moment_bytes / each.optimizer)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
+from ..engine.merge import merged
 from ..engine.skeleton import Skeleton
 from ..engine.task import FULL_SPEED, RATE_BITS, Array, Csr, Profile, offsets
 from ..errors import InvariantBroken, UserError
@@ -17,15 +19,18 @@ from ..plan.mesh import Mesh
 from ..program.labels import Labels
 from ..program.program import OFFLOAD, Program, Role
 from ..units import NS_PER_S
+from ..workload.framework import CommunicationSms
 from .collective_policy import CollectivePolicy
-from .communicators import Family, footprints_of, slots_of, tariff_of
+from .communicators import Family, Placed, footprints_of, slots_of, tariff_of
 from .host_copies import HostFamily
 from .launches import Host, with_launches
+from .parts_taken import Occupancy
 from .perturb import DegradedLinks, Perturbation, by_target, profiles_of
 from .templates import Templates
+from .uneven_families import UnevenFamily
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Bound:
     """A skeleton, and labels for the rows of its templates. Template r belongs to role r of the program."""
 
@@ -39,6 +44,13 @@ class Bound:
     """(communicator, charge) -> the algorithm that serves it."""
     families: tuple[Array, ...]
     """The members' GPUs of every group, family by family, in the order of the skeleton's communicators."""
+
+    @cached_property
+    def merged(self) -> Skeleton:
+        """The skeleton as it is simulated. Ranks with loads of their own do not fold: their rows are merged where they can be."""
+        if not any(template.solo_ns.ndim > 1 for template in self.skeleton.templates):
+            return self.skeleton
+        return merged(self.skeleton, [labels.kept_apart for labels in self.labels])
 
     def gpus_of(self, communicator: int) -> Array:
         """The GPUs of a communicator's members, in the order of the group."""
@@ -60,6 +72,8 @@ class Site:
     perturbations: Sequence[Perturbation] = ()
     host: Host | None = None
     """The cost of launches; None for launches without cost."""
+    sms: CommunicationSms | None = None
+    """SMs that the framework gives communication where it slows kernels beside it; None where it does not."""
 
 
 def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None, every_launch: bool = False) -> Bound:
@@ -73,7 +87,7 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
             raise UserError(f"perturb: no rank {p.rank} among {cluster.gpus}", hint=f"ranks are 0 to {cluster.gpus - 1}")
     role = roles_of_ranks(program.roles, mesh)
     gpus = np.arange(len(role)) if gpus is None else gpus
-    templates = Templates(program, site.cost)
+    templates = Templates(program, site.cost, shares=site.sms is not None)
     profiles: list[Profile] = []
     speed = profiles_of(np.full(cluster.gpus, FULL_SPEED), by_target(site.perturbations, "rank"), profiles)[gpus]
     capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
@@ -83,20 +97,26 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
     families: dict[str, Family] = {}
     for name, c in program.communicators.items():
         ranks, calls = mesh.groups(c.axes, c.pipeline, c.size, c.stride), templates.calls[name]
+        sharers = sum(other.library == c.library for other in program.communicators.values()) if c.library else 1
+        occupancy = Occupancy(site.sms, cluster, c, sharers)
         if c.axis == OFFLOAD:
-            families[name] = HostFamily(ranks, gpus[ranks], calls, cluster, degraded)
+            families[name] = HostFamily(ranks, gpus[ranks], calls, occupancy, degraded)
             continue
-        matrix = templates.matrices.get(name)
-        served = policy.with_matrix(matrix, gpus[ranks[0]]) if matrix else policy
-        families[name] = Family(ranks, gpus[ranks], calls, cluster=cluster, policy=served, degraded=degraded)
+        on: Placed = {"policy": policy, "degraded": degraded, "occupancy": occupancy}
+        if matrices := {charge: templates.matrices[charge] for charge in calls if charge in templates.matrices}:
+            users = {c: np.flatnonzero(np.isin(role[ranks], templates.users_of(c)).any(axis=1)) for c in calls}
+            families[name] = UnevenFamily(ranks, gpus[ranks], calls, matrices, users, **on)
+        else:
+            families[name] = Family(ranks, gpus[ranks], calls, **on)
     first = offsets(np.array([len(family.members) for family in families.values()]))
     patterns = max((service.pattern + 1 for family in families.values() for service in family.services.values()), default=1)
     kind, tariff = tariff_of([*families.values()], len(templates.charges))
     footprints, weight = footprints_of([*families.values()], first, patterns, cluster.wiring.links)
     slots = slots_of(templates.slot_names, families, first, role)
     skeleton = Skeleton(
-        templates.templates, tariff, tuple(profiles), role, speed, slots, kind, patterns, footprints, weight, link_profile
-    )
+        templates.templates, tariff, tuple(profiles), role, speed, slots, kind, patterns, footprints, weight, link_profile,
+        variant=variants_of_ranks(program, mesh),
+    )  # fmt: skip
     labels, groups = templates.labels, tuple(family.gpus for family in families.values())
     if site.host is not None:
         skeleton, labels = with_launches(skeleton, labels, site.host, every=every_launch)
@@ -123,6 +143,15 @@ def roles_of_ranks(roles: Sequence[Role], mesh: Mesh) -> Array:
     if (role_of_rank < 0).any():
         raise InvariantBroken(f"rank {int(np.argmin(role_of_rank))} has no role in the program")
     return role_of_rank
+
+
+def variants_of_ranks(program: Program, mesh: Mesh) -> Array:
+    """The variant of every rank; 0 where all ranks of a role are alike."""
+    place = mesh.coordinate("ep")
+    variant = np.zeros(len(place), dtype=np.int64)
+    for number, coordinates in enumerate(program.variants):
+        variant[np.isin(place, coordinates)] = number
+    return variant
 
 
 def never_limiting(wiring: Wiring, link_profile: Array, profiles: Sequence[Profile]) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from ..collectives import Round, is_pipelined, wire_fraction
 from ..engine.skeleton import Tariff
 from ..engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr
 from ..errors import UserError
-from ..hardware.cluster import Cluster
 from ..units import NS_PER_S
 from .collective_policy import BARRIER, CollectivePolicy
 from .mesh_rings import ClusterRounds
+from .parts_taken import Occupancy
 from .perturb import DegradedLinks
 from .templates import TRANSFER
 from .uncontended import MOST_WORK, RoundTimes, Routed, UncontendedLinks, summed, times_ns
@@ -47,7 +47,7 @@ class Service(NamedTuple):
     """Group -> number of the profile of the capacity that perturbations leave to its links, as a fraction (`DegradedLinks`)."""
 
 
-class _Costs(NamedTuple):
+class Costs(NamedTuple):
     """The costs of one collective of one group, in the columns of `Tariff`."""
 
     latency_ns: int
@@ -58,6 +58,16 @@ class _Costs(NamedTuple):
     pattern: int
     tail_ns: int
     cap_profile: int
+    cores: int
+    memory: int
+
+
+class Placed(TypedDict):
+    """What the groups of a family need besides their members and charges."""
+
+    policy: CollectivePolicy
+    degraded: DegradedLinks
+    occupancy: Occupancy
 
 
 class Family:
@@ -67,9 +77,10 @@ class Family:
     """
 
     def __init__(
-        self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], *, cluster: Cluster, policy: CollectivePolicy,
-        degraded: DegradedLinks,
+        self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], *, policy: CollectivePolicy,
+        degraded: DegradedLinks, occupancy: Occupancy,
     ) -> None:  # fmt: skip
+        cluster, self.occupancy = occupancy.cluster, occupancy
         self.members, self.gpus, self.policy, self.degraded = members, gpus, policy, degraded
         self.nodes = gpus // cluster.gpus_per_node
         changes = self.nodes[:, 1:] != self.nodes[:, :-1]
@@ -147,7 +158,11 @@ class Family:
                     column[here] = values[service.row[here]]
                     yield column
 
-    def costs_of(self, charge: int, group: int) -> _Costs:
+    def charges_of(self, group: int) -> list[int]:
+        """The charges of a group that cost anything."""
+        return sorted(self.services)
+
+    def costs_of(self, charge: int, group: int) -> Costs:
         """The costs of one collective of one group.
 
         Without contention, latency, tail and cap add up to the measured time, or to the time of its messages on these links if
@@ -172,7 +187,9 @@ class Family:
         cap, cap_profile = UNCAPPED, -1
         if moves_ns > 0:
             cap, cap_profile = self.degraded.scaled_cap(max(1, min(UNCAPPED, int(work / moves_ns))), fraction)
-        return _Costs(waits_ns - tail_ns, work, cap, service.pattern, tail_ns, cap_profile)
+        lasts_ns = waits_ns - tail_ns + int(moves_ns)
+        cores, memory = self.occupancy.parts(kind, service.algorithm, payload_bytes, self.gpus[group], lasts_ns)
+        return Costs(waits_ns - tail_ns, work, cap, service.pattern, tail_ns, cap_profile, cores, memory)
 
 
 def _identity(plan: Sequence[Round]) -> tuple[object, ...]:
@@ -197,13 +214,13 @@ def _distinct_rows(columns: Iterable[Array], rows: int) -> tuple[Array, Array]:
 def tariff_of(families: Sequence[Family], charges: int) -> tuple[Array, Tariff]:
     """The kind of every group, and the cost of each charge for each kind."""
     kind_of: list[Array] = []
-    columns: list[dict[int, _Costs]] = []
+    columns: list[dict[int, Costs]] = []
     for family in families:
         first, which = _distinct_rows(family.differences(), len(family.members))
         kind_of.append(len(columns) + which)
-        columns += [{charge: family.costs_of(charge, group) for charge in sorted(family.services)} for group in first.tolist()]
+        columns += [{charge: family.costs_of(charge, group) for charge in family.charges_of(group)} for group in first.tolist()]
     shape = (max(1, len(columns)), max(1, charges))
-    tariff = Tariff(*(np.full(shape, NO_CHARGE.get(name, 0), dtype=np.int64) for name in _Costs._fields))
+    tariff = Tariff(*(np.full(shape, NO_CHARGE.get(name, 0), dtype=np.int64) for name in Costs._fields))
     for kind, of in enumerate(columns):
         for charge, costs in of.items():
             for name, cost in costs._asdict().items():

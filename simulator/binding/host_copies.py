@@ -12,10 +12,10 @@ import numpy as np
 
 from ..engine.task import WEIGHT_BITS, Array
 from ..errors import InvariantBroken
-from ..hardware.cluster import Cluster
 from ..program.program import COPY_IN, COPY_OUT, UPDATE_ON_HOST
 from .collective_policy import CollectivePolicy
 from .communicators import Family, Service
+from .parts_taken import Occupancy
 from .perturb import DegradedLinks
 from .uncontended import RoundTimes, rounded, rounded_ns
 
@@ -27,8 +27,9 @@ class HostFamily(Family):
     """The copies of one direction, or the updates, of all ranks."""
 
     def __init__(
-        self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], cluster: Cluster, degraded: DegradedLinks
+        self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], occupancy: Occupancy, degraded: DegradedLinks
     ) -> None:
+        cluster, self.occupancy = occupancy.cluster, occupancy
         if cluster.hosts is None:
             raise InvariantBroken(f"the graph of {cluster.name} has no hosts")
         self.members, self.gpus, self.charges, self.degraded = members, gpus, dict(charges), degraded

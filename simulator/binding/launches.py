@@ -22,8 +22,9 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from ..engine.skeleton import Skeleton, Tariff, Template
+from ..engine.skeleton import Skeleton, Tariff
 from ..engine.task import SPEED_BITS, Array, Csr
+from ..engine.template import Template
 from ..program.labels import Labels
 from ..program.program import COMPUTE, HOST, WAIT, Collective, Transfer
 from .collective_policy import BARRIER
@@ -141,7 +142,7 @@ def _earliest_starts(role: _RoleLaunches, speed: int) -> Array:
     `speed` is the highest that a rank of the role ever has.
     """
     template, compute = role.template, role.labels.lanes.index(COMPUTE)
-    least_ns = np.where(template.slot < 0, -(-(template.solo_ns << SPEED_BITS) // speed), 0)
+    least_ns = np.where(template.slot < 0, -(-(template.shortest_ns << SPEED_BITS) // speed), 0)
     earliest = np.where(role.part == 0, 0, ANY_TIME)
     _raise_by_stream_order(template.lanes.row(compute), role, least_ns, earliest)
     row, before = template.preds.row_of, template.preds.idx
@@ -193,6 +194,8 @@ def _with_launch_rows(role: _RoleLaunches, chosen: Array, waiting: Array, charge
     place = np.argsort(rows)
     launch_of = np.full(n, -1)
     launch_of[chosen] = place[n:]
+    solo_ns = np.zeros((*old.solo_ns.shape[:-1], n + count), dtype=np.int64)
+    solo_ns[..., place[:n]] = old.solo_ns
     part = role.part[chosen]
     first = np.flatnonzero((part > 0) & (part != np.concatenate([[0], part])[:count]))
     after = [place[old.preds.row_of], place[waiting], place[n:][first]]
@@ -200,10 +203,11 @@ def _with_launch_rows(role: _RoleLaunches, chosen: Array, waiting: Array, charge
     lanes = Csr(np.append(old.lanes.ptr, len(old.lanes.idx) + count), np.concatenate([place[old.lanes.idx], place[n:]]))
     template = Template(
         np.append(old.slot, np.full(count, slot))[rows],
-        np.append(old.solo_ns, np.zeros(count, dtype=np.int64))[rows],
+        solo_ns,
         np.append(old.charge, charge)[rows],
         Csr.from_pairs(np.concatenate(after), np.concatenate(before), n + count),
         lanes,
+        None if old.resource is None else np.append(old.resource, np.full(count, -1))[rows],
     )
     names = replace(
         labels,

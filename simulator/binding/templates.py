@@ -10,12 +10,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..engine.skeleton import Template
-from ..engine.task import Array, Csr, offsets
+from ..engine.task import CORES, MEMORY, Array, Csr, offsets
+from ..engine.template import Template
 from ..errors import InvariantBroken
-from ..kernels import KernelCost
+from ..kernels import KernelCost, Rowwise
 from ..program.labels import Labels
-from ..program.program import COMPUTE, END, LAST, PARAMETERS, AnyOp, Body, Collective, Compute, Key, Program, Role, Step, Transfer
+from ..program.program import (
+    COMPUTE,
+    END,
+    LAST,
+    PARAMETERS,
+    AnyOp,
+    Body,
+    Collective,
+    Compute,
+    Key,
+    Matrix,
+    Program,
+    Role,
+    Step,
+    Transfer,
+)
 
 TRANSFER = "sendrecv"
 """The kind of a transfer between two ranks: a send on one rank and a receive on the other."""
@@ -36,21 +51,21 @@ class _Compiled:
 
 
 class Templates:
-    """The templates of all roles of a program, with `labels` for their rows."""
+    """The templates of all roles of a program, with `labels` for their rows. With `shares`, communication may slow kernels."""
 
-    def __init__(self, program: Program, cost: KernelCost) -> None:
-        self.program = program
+    def __init__(self, program: Program, cost: KernelCost, *, shares: bool = False) -> None:
+        self.program, self.shares = program, shares
         self.ops: tuple[AnyOp, ...] = tuple(op for body in program.bodies.values() for op in body.ops)
-        cost_ns = {kernel: cost(kernel) for kernel in dict.fromkeys(op.kernel for op in self.ops if isinstance(op, Compute))}
-        self.solo_ns = np.array([cost_ns[op.kernel] if isinstance(op, Compute) else 0 for op in self.ops], dtype=np.int64)
-        self.charges: dict[tuple[str, int], int] = {}
-        """The distinct (kind, payload) pairs of the program, numbered."""
+        self.solo_ns = self._durations_ns(cost)
+        self.resource = np.array([_resource(op) for op in self.ops], dtype=np.int64)
+        self.charges: dict[tuple[str, int, Matrix], int] = {}
+        """The distinct (kind, payload, matrix) triples of the program, numbered."""
         self.calls: dict[str, dict[int, tuple[str, int]]] = {name: {} for name in program.communicators}
         """Communicator -> number of a charge that it uses -> kind and payload bytes."""
+        self.matrices: dict[int, Matrix] = {}
+        """Charge -> the matrix of bytes of an uneven collective."""
         self.charge, self.communicator = np.zeros(len(self.ops), dtype=np.int64), np.full(len(self.ops), -1)
         self.axes = [""] * len(self.ops)
-        self.matrices: dict[str, tuple[tuple[int, ...], ...]] = {}
-        """Communicator -> the matrix of bytes of its collectives; empty where they are even."""
         self._number_collectives()
         self.lanes: dict[str, int] = {COMPUTE: 0}
         self.compiled: dict[str, _Compiled] = {}
@@ -63,17 +78,30 @@ class Templates:
         self.slot_names = tuple(names for _, _, names in roles)
         """Role -> the communicator of each slot."""
 
+    def _durations_ns(self, cost: KernelCost) -> Array:
+        """The duration of every operation; a row for each variant of ranks, if there are several."""
+        kernels = [op.kernels() if isinstance(op, Compute) else () for op in self.ops]
+        cost_ns = {kernel: cost(kernel) for kernel in dict.fromkeys(kernel for of in kernels for kernel in of)}
+        solo_ns = np.zeros((len(self.program.variants) or 1, len(self.ops)), dtype=np.int64)
+        for i, of in enumerate(kernels):
+            solo_ns[:, i] = [cost_ns[kernel] for kernel in of] or 0
+        return solo_ns if self.program.variants else solo_ns[0]
+
     def _number_collectives(self) -> None:
         numbers = {name: i for i, name in enumerate(self.program.communicators)}
         for i, op in enumerate(self.ops):
-            if isinstance(op, Collective) and (matrix := op.matrix_bytes) != self.matrices.setdefault(op.communicator, matrix):
-                raise InvariantBroken(f"{op.name}: {op.communicator} has several uneven collectives")
             if isinstance(op, (Collective, Transfer)):
-                what = (TRANSFER if isinstance(op, Transfer) else op.kind, op.payload_bytes)
-                self.charge[i] = charge = self.charges.setdefault(what, len(self.charges))
-                self.calls[op.communicator][charge] = what
+                kind, matrix = (TRANSFER, ()) if isinstance(op, Transfer) else (op.kind, op.matrix_bytes)
+                self.charge[i] = charge = self.charges.setdefault((kind, op.payload_bytes, matrix), len(self.charges))
+                self.calls[op.communicator][charge] = kind, op.payload_bytes
+                if matrix:
+                    self.matrices[charge] = matrix
                 self.communicator[i] = numbers[op.communicator]
                 self.axes[i] = self.program.communicators[op.communicator].axis
+
+    def users_of(self, charge: int) -> list[int]:
+        """The roles with a collective of a charge."""
+        return [role for role, of in enumerate(self.templates) if (of.charge[of.slot >= 0] == charge).any()]
 
     def _compile(self, body: Body, first: int) -> _Compiled:
         named: dict[str, int] = {}
@@ -109,7 +137,8 @@ class Templates:
         slot = np.where(communicator >= 0, np.searchsorted(used, communicator), -1)
         preds = Csr.from_pairs(after[:, 0], after[:, 1], n)
         lanes = Csr.from_pairs(lane[:, 1], row[lane[:, 0]], len(self.lanes))
-        template = Template(slot, self.solo_ns[op], self.charge[op], preds, lanes)
+        resource = self.resource[op] if self.shares else None
+        template = Template(slot, self.solo_ns[..., op], self.charge[op], preds, lanes, resource)
         labels = Labels(steps, self.ops, step, op, tuple(self.lanes), tuple(self.axes), self.program.stages, role.pipeline)
         return template, labels, tuple(names[number] for number in used.tolist())
 
@@ -129,6 +158,13 @@ class Templates:
                 between.append((begin + row, made[at]))
         within = _shifted([body.after for body in bodies], begins, columns=(0, 1))
         return np.concatenate([within, np.array(between, dtype=np.int64).reshape(-1, 2)])
+
+
+def _resource(op: AnyOp) -> int:
+    """The resource of its rank that limits an operation: kernels with sums of products need processors, others memory."""
+    if not isinstance(op, Compute):
+        return -1
+    return MEMORY if isinstance(op.kernel, Rowwise) else CORES
 
 
 def _follows(op: AnyOp, before: AnyOp) -> bool:

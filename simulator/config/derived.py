@@ -33,13 +33,18 @@ def microbatches(scenario: Scenario) -> int:
 
 
 def with_usual_plan(scenario: Scenario) -> Scenario:
-    """The scenario, with sharding and recomputation as its framework chooses them where its plan leaves them open."""
-    plan, usual = scenario.plan, scenario.framework.plan
+    """The scenario, with sharding and recomputation as its framework chooses them where its plan leaves them open, and with the
+    number format of gradients that the framework chooses for the job.
+    """
+    plan, framework = scenario.plan, scenario.framework
+    usual, gradients = framework.plan, framework.gradients_of(scenario.job)
     if plan.sharding is None:
         plan = replace(plan, sharding=usual.sharding if replicas(scenario) > 1 else "none")
     if plan.recompute is None:
         every = usual.recompute_every
         plan = replace(plan, recompute=usual.recompute if every == 1 else Recompute(usual.recompute, every=every))
+    if gradients != framework.gradients:
+        scenario = replace(scenario, framework=replace(framework, gradients=gradients))
     return scenario if plan is scenario.plan else replace(scenario, plan=plan)
 
 

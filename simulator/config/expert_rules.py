@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import gcd
 
 from ..fields import Contradiction
+from ..lowering.routing import layers_with_experts
 from ..plan.plan import Moe
 from ..workload.architecture import nearest_divisor
 from . import catalog, token_shares
@@ -101,6 +103,20 @@ def _listed(scenario: Scenario) -> Found:
         yield "plan.moe.placement", f"no rank holds expert {lost[0]} of {experts}", f"each of 0 to {experts - 1} once"
 
 
+def _given(scenario: Scenario) -> Found:
+    """Faults of given shares of the tokens."""
+    model, moe = scenario.model, scenario.plan.moe
+    moe = replace(moe, routing=token_shares.read(str(moe.routing))) if token_shares.is_file(moe.routing) else moe
+    layers = len(layers_with_experts(model))
+    shares = moe.given_shares(layers)
+    if len(shares) != layers:
+        message = f"{len(shares)} lists of shares for the {layers} layers with experts of {model.name}"
+        yield "plan.moe.routing", message, f"{layers} lists, or one for all layers"
+    if wrong := [len(of) for of in shares if len(of) != model.experts]:
+        message = f"{wrong[0]} shares for the {model.experts} experts of {model.name}"
+        yield "plan.moe.routing", message, f"{model.experts} shares"
+
+
 def _drawn(scenario: Scenario) -> Found:
     """Faults of uneven routing, drawn or given, and of its options without it."""
     plan, moe, usual = scenario.plan, scenario.plan.moe, Moe()
@@ -111,10 +127,8 @@ def _drawn(scenario: Scenario) -> Found:
             yield f"plan.moe.{name}", f"{what} routing has no use for it", "leave it out, or routing: drawn"
     if what == "balanced":
         return
-    given = token_shares.read(str(moe.routing)) if token_shares.is_file(moe.routing) else moe.routing
-    if what == "given" and len(given) != scenario.model.experts:
-        message = f"{len(given)} shares for the {scenario.model.experts} experts of {scenario.model.name}"
-        yield "plan.moe.routing", message, f"{scenario.model.experts} shares"
+    if what == "given":
+        yield from _given(scenario)
     yield from _listed(scenario)
     if moe.dispatcher != "alltoall":
         yield "plan.moe.dispatcher", f"{moe.dispatcher} is modelled for balanced routing only", "dispatcher: alltoall"

@@ -18,7 +18,7 @@ from ..plan.mesh import REPLICAS
 from ..plan.plan import EVEN, Fidelity, Plan
 from ..plan.stage_layers import stage_layers
 from ..program.slot import lay_out
-from ..workload.framework import Framework
+from ..workload.framework import CommunicationSms, Framework
 from ..workload.job import DTYPES, ELEMENT_BYTES, Job
 from ..workload.learning import train_flop_per_token
 from ..workload.model import Model
@@ -37,7 +37,13 @@ from .derived import (
 from .document import Document, place_of
 from .expert_rules import faults_of_experts
 from .learning_rules import faults_of_learning, faults_of_optimizer, faults_of_packing
-from .memory_rules import faults_of_recomputed_layers, faults_of_recomputed_operators, faults_of_sharding
+from .memory_rules import (
+    faults_of_kept_results,
+    faults_of_recomputed_layers,
+    faults_of_recomputed_operators,
+    faults_of_sharding,
+    faults_of_units,
+)
 from .offload_rules import faults_of_offload, faults_of_offloaded_layers
 from .power_rules import faults_of_power, without_effect
 from .reader import Grammar, Grammars, faults_in
@@ -65,7 +71,7 @@ def check(scenario: Scenario) -> Scenario:
     scenario = with_usual_plan(scenario)
     cheap: tuple[Callable[[Scenario], Found], ...] = (
         _degrees, _batch, _divisions, _overlapped, _shared_sequences, faults_of_experts, faults_of_sharding,
-        faults_of_offload, faults_of_learning, faults_of_optimizer, faults_of_packing, faults_of_power,
+        faults_of_kept_results, faults_of_offload, faults_of_learning, faults_of_optimizer, faults_of_packing, faults_of_power,
         _order, _placed, _disturbed_ranks,
     )  # fmt: skip
     dear: tuple[Callable[[Scenario], Found], ...] = (
@@ -192,8 +198,14 @@ def _divisions(scenario: Scenario) -> Found:
 
 
 def _overlapped(scenario: Scenario) -> Found:
-    """Faults of the overlap of tensor-parallel collectives with pieces of GEMMs."""
+    """Faults of the overlap of tensor-parallel collectives with pieces of GEMMs, and of its fidelity."""
     plan, job, framework = scenario.plan, scenario.job, scenario.framework
+    if scenario.fidelity.overlap == "slowed" and scenario.fidelity.collectives == "stepwise":
+        yield (
+            "fidelity.overlap",
+            "what single messages take from compute is not modelled",
+            "free, or collectives: fluid or closed",
+        )
     if plan.overlap.tp == "decomposed" and not (plan.tp > 1 and plan.uses_sequence_parallel):
         message = "only the gathers and reduce-scatters of sequence parallelism are cut into pieces"
         yield "plan.overlap.tp", message, "true, or tp > 1 with sequence_parallel: true"
@@ -356,6 +368,7 @@ def _laid_out(scenario: Scenario, stages: int) -> Found:
         field = "plan.layout" if plan.layout != EVEN else "plan.chunks" if plan.chunks > 1 else "plan.pp"
         yield field, error.faults[0].message, error.hint
     else:
+        yield from faults_of_units(plan.full_sharding, max(counts))
         yield from faults_of_recomputed_layers(plan.recomputation, max(counts))
         yield from faults_of_offloaded_layers(plan.offloading, max(counts))
 
@@ -371,4 +384,6 @@ def unused(scenario: Scenario) -> list[str]:
     if not has_pods and cluster.nodes > 1 and cluster.nodes_per_pod != keys(ClusterFile)["nodes_per_pod"].default:
         message = f"{cluster.nodes_per_pod} has no effect, the shape {cluster.shape_name} has no pods"
         found.append(f"cluster.nodes_per_pod: {message}")
+    if scenario.fidelity.overlap == "free" and scenario.framework.sms != CommunicationSms():
+        found.append("framework.sms: it has no effect, with fidelity.overlap: free communication takes nothing from compute")
     return found

@@ -33,7 +33,7 @@ def faults_of_learning(scenario: Scenario) -> Found:
         yield field, f"parameters that do not learn are not modelled in {job.dtype}", "dtype: bf16"
     if model.mtp_layers:
         yield field, "modules that predict further tokens are modelled only where all of the model learns", "mtp_layers: 0"
-    if plan.recomputation.ops:
+    if plan.recomputation.ops or plan.recomputation.scope == "per-op":
         message = "recomputation of single operators is not modelled beside parameters that do not learn"
         yield field, message, "recompute: full or selective, or none"
     if plan.vocabulary != "baseline":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..errors import did_you_mean, shown
 from ..fields import Contradiction
-from ..plan.plan import Recompute
+from ..plan.plan import Recompute, Sharding
 from .derived import data_parallel_degree
 from .scenario import Scenario
 
@@ -25,6 +25,26 @@ def faults_of_sharding(scenario: Scenario) -> Found:
     elif sharding.gathers and plan.pp > 1 and scenario.model.tied_embeddings:
         message = f"{sharding.kind} does not divide the table that the first and the last stage of {scenario.model.name} share"
         yield "plan.sharding", message, "zero1, or pp: 1"
+
+
+def faults_of_units(sharding: Sharding, most: int) -> Found:
+    """Faults of the layers that are gathered together, where the largest stage has `most` layers."""
+    if sharding.unit != "half-layer" and sharding.unit > most:
+        yield "plan.sharding.unit", f"the largest stage has {most} layers, fewer than {sharding.unit}", f"unit: {most}"
+
+
+def faults_of_kept_results(scenario: Scenario) -> Found:
+    """Faults of recomputation that keeps the results of single operators."""
+    if scenario.plan.recomputation.scope != "per-op":
+        return
+    low, other = scenario.framework.low_precision, "full, selective, or ops"
+    if scenario.model.experts:
+        yield "plan.recompute", f"per-op is not modelled for layers with experts, as in {scenario.model.name}", other
+    if scenario.job.narrow and low.weight_gradients and low.keeps_narrow:
+        message = (
+            f"per-op is not modelled where inputs of GEMMs are kept in {scenario.job.dtype}, as in {scenario.framework.name}"
+        )
+        yield "plan.recompute", message, f"{other}, or a framework that keeps 16 bits"
 
 
 def faults_of_recomputed_layers(chosen: Recompute, most: int) -> Found:

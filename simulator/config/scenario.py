@@ -13,7 +13,7 @@ from ..errors import UserError, did_you_mean, shown
 from ..fields import LEAST_FACTOR, Contradiction, Declared, Limits, Name, Seconds, documented
 from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
-from ..plan.plan import Fidelity, Plan
+from ..plan.plan import Fidelity, Plan, Shares
 from ..plan.stage_layers import readable
 from ..units import show_s
 from ..workload.framework import Framework
@@ -140,8 +140,8 @@ def rank_order(text: Any) -> str:
     return str(text)
 
 
-def routing(value: Any) -> str | tuple[float, ...]:
-    """The word of a routing, the path of a file of shares, which is read here to report its faults, or a list of shares."""
+def routing(value: Any) -> str | Shares:
+    """The word of a routing, the path of a file of shares, which is read here to report its faults, or shares."""
     if isinstance(value, (list, tuple)):
         return token_shares.checked(value)
     text = text_of(value, "balanced")

@@ -15,12 +15,11 @@ import numpy as np
 import simpy
 
 from .rates import SharedLinkRates
+from .slowing import LAST, Slowing
 from .task import SPEED_BITS, TaskGraph
 from .timeline import Times, deadlock
 
 Process = Generator[simpy.Event, Any, None]
-LAST = 2
-"""SimPy priority of an event after all other events of an instant, which have priority 0 or 1."""
 
 
 def simulate(graph: TaskGraph) -> Times:
@@ -42,6 +41,10 @@ class _Run:
         self.tail_ns: list[int] = graph.tail_ns.tolist()
         self.waiting: list[int] = graph.preds.counts.tolist()
         self.fluid = _Fluid(self.env, graph, SharedLinkRates([*graph.routes(), ()], graph.capacity()))
+        sharing = graph.sharing
+        self.slowing = Slowing(self.env, graph, sharing) if sharing else None
+        self.slowed: list[bool] = (sharing.resource >= 0).tolist() if sharing else []
+        self.takes: list[bool] = (sharing.group >= 0).tolist() if sharing else []
         self.owner = [-1] * n
         for stream, tasks in enumerate(self.streams):
             for task in tasks:
@@ -63,7 +66,7 @@ class _Run:
     def stream(self, stream: int) -> Process:
         """Runs the tasks of one stream in order. The first stream of a gang runs the task; the others wait for its end."""
         env, owner, waiting, solo_ns = self.env, self.owner, self.waiting, self.solo_ns
-        flows = self.fluid.flows
+        flows, slowing, slowed, takes = self.fluid.flows, self.slowing, self.slowed, self.takes
         for task in self.streams[stream]:
             if owner[task] != stream:
                 gang_end = self.has_ended.setdefault(task, env.event())
@@ -74,7 +77,11 @@ class _Run:
                 self.may_start[task] = env.event()
                 yield self.may_start[task]
             self.start[task] = env.now
-            if solo_ns[task]:
+            if slowing and takes[task]:
+                slowing.take(task, 1)
+            if slowing and slowed[task]:
+                yield slowing.begin(task)
+            elif solo_ns[task]:
                 yield env.timeout(solo_ns[task])
             if task in flows:
                 yield self.fluid.begin(task)
@@ -83,6 +90,8 @@ class _Run:
     def finish(self, task: int) -> None:
         """Logs the end of a task and frees its streams; the successors of the task wait for its tail."""
         self.end[task] = self.env.now
+        if self.slowing and self.takes[task]:
+            self.slowing.take(task, -1)
         if task in self.has_ended:
             self.has_ended.pop(task).succeed()
         if self.tail_ns[task]:
@@ -122,7 +131,8 @@ class _Fluid:
     def __init__(self, env: Any, graph: TaskGraph, rates: SharedLinkRates) -> None:
         self.env, self.profiles, self.rates = env, graph.profiles, rates
         flowing = ((graph.footprint >= 0) & (graph.work > 0)).nonzero()[0]
-        paced = graph.changing_speed_tasks().nonzero()[0]
+        paced = graph.changing_speed_tasks()
+        paced = (paced & (graph.sharing.resource < 0) if graph.sharing else paced).nonzero()[0]
         followed = np.full(len(graph), -1) if graph.cap_profile is None else graph.cap_profile.copy()
         followed[paced] = graph.speed_profile[graph.speed[paced]]
         self.profile_of: list[int] = followed.tolist()

@@ -70,6 +70,7 @@ def refine(skeleton: Skeleton) -> Partition:
     footprint_of, pattern = footprint // skeleton.patterns, mix((footprint % skeleton.patterns).astype(np.uint64))
     slot_salt = mix(slot.astype(np.uint64) + np.uint64(1))
     rank = mix((skeleton.program * len(skeleton.profiles) + skeleton.speed).astype(np.uint64))
+    rank = mix(rank + skeleton.variants.astype(np.uint64))
     comm, line = (mix(column.astype(np.uint64)) for column in (skeleton.kind, skeleton.link_profile))
     found = (0, 0, 0)
     while True:
@@ -94,7 +95,7 @@ def verify(skeleton: Skeleton, partition: Partition) -> None:
     footprint_of, pattern = footprint // skeleton.patterns, footprint % skeleton.patterns
     carried = _carried(skeleton, partition)
     alike = [
-        ("ranks", rank, [skeleton.program, skeleton.speed, *slots], None),
+        ("ranks", rank, [skeleton.program, skeleton.speed, skeleton.variants, *slots], None),
         ("communicators' kinds", comm, [skeleton.kind], None),
         ("communicators' members", comm, [slot, rank[member]], communicator),
         ("communicators' links", comm, [pattern, link[skeleton.footprints.idx], skeleton.footprint_weight], footprint_of),
@@ -122,6 +123,7 @@ def quotient(skeleton: Skeleton, partition: Partition) -> Skeleton:
         skeleton,
         program=skeleton.program[rank],
         speed=skeleton.speed[rank],
+        variant=skeleton.variants[rank],
         slots=np.append(partition.communicator, -1)[skeleton.slots[:, rank]],
         kind=skeleton.kind[comm],
         footprints=Csr(offsets(counts), crossed),

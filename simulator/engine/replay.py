@@ -81,6 +81,8 @@ def _refusal(closed: TaskGraph) -> str:
     shared = int(((closed.footprint >= 0) & (closed.work > 0)).sum())
     if shared:
         return f"{shared} transfers share links with others that may run at the same time, or cross links that change"
+    if closed.sharing:
+        return f"the speed of {len(closed.sharing.slowed):,} tasks depends on what else is in progress on their ranks"
     if closed.changing_speed_tasks().any():
         return "the speed of some tasks changes while they run"
     return ""

@@ -14,49 +14,9 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import InvariantBroken
-from .task import Array, Csr, Profile, TaskGraph, offsets
-
-
-@dataclass(frozen=True, eq=False)
-class Template:
-    """The program of a rank: rows on FIFO lanes. A row is own work of the rank or one turn of a communicator."""
-
-    slot: Array
-    """The slot of the communicator whose next task the row is, or -1 for own work of the rank."""
-    solo_ns: Array
-    """Duration of own work at full speed, in ns; unused for communicators."""
-    charge: Array
-    """The charge of a communicator's task: a column of the tariff; unused for own work."""
-    preds: Csr
-    """Row -> rows of this template that must end before the row starts."""
-    lanes: Csr
-    """Lane -> its rows in FIFO order. A row may be on several lanes."""
-
-    def __len__(self) -> int:
-        return len(self.slot)
-
-    @cached_property
-    def turn(self) -> Array:
-        """For each row, the number of earlier rows with the same slot: the index of the row among all rows of its slot."""
-        order = np.argsort(self.slot, kind="stable")
-        ordered = self.slot[order]
-        starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(order) else order
-        turn = np.empty(len(self), dtype=np.int64)
-        turn[order] = np.arange(len(self)) - np.repeat(starts, np.diff(np.append(starts, len(self))))
-        return turn
-
-    @cached_property
-    def own(self) -> Array:
-        """The rows of own work of the rank."""
-        return np.flatnonzero(self.slot < 0)
-
-    def rows_of(self, slot: int) -> Array:
-        return np.flatnonzero(self.slot == slot)
-
-    def private(self, slot: int) -> bool:
-        """Whether the lanes of a slot hold no other rows, so that the FIFO order of the communicator implies the lane order."""
-        lanes = sorted(set(self.lanes.row_of[self.slot[self.lanes.idx] == slot].tolist()))
-        return all(bool((self.slot[self.lanes.row(lane)] == slot).all()) for lane in lanes)
+from .overlap import overlapping
+from .task import Array, Csr, Profile, Sharing, TaskGraph, offsets
+from .template import Template
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -72,6 +32,10 @@ class Tariff:
     """Time from the end of the task, when its streams are free, until the successors of the task may start."""
     cap_profile: Array
     """The index, in the profiles of the skeleton, of a cap that changes with time, or -1."""
+    cores: Array
+    """The part of the processors of a rank that the task takes while it is in progress, in units of 2^-16."""
+    memory: Array
+    """The part of the bandwidth of a rank's memory that the task takes, likewise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +60,17 @@ class Skeleton:
     link_profile: Array
     single_weight: Array | None = None
     """For each entry of `footprints`, the weight of a single footprint of those folded into the entry; None without folding."""
+    variant: Array | None = None
+    """Rank -> the row of its durations, in templates that have several; None for the first of every rank."""
 
     @property
     def ranks(self) -> int:
         return len(self.program)
+
+    @cached_property
+    def variants(self) -> Array:
+        """Rank -> the row of its durations, in templates that have several."""
+        return np.zeros_like(self.program) if self.variant is None else self.variant
 
     @property
     def communicators(self) -> int:
@@ -132,17 +103,27 @@ class Expansion:
     """Number of tasks of the whole cluster: the own tasks of each rank, and each task of a communicator once."""
 
     def tasks_of(self, rank: int) -> Array:
-        """The task of each row of a rank's template."""
-        template = self.skeleton.templates[int(self.skeleton.program[rank])]
-        return _tasks(self.skeleton, template, np.array([rank]), self.own_base, self.turn_base)[0]  # type: ignore[no-any-return]
+        """The task of each row of a rank's template; where rows are merged, that of each row of the whole template."""
+        merged, tasks = self.template_of(rank).merged, self.begun_by(rank)[1]
+        return tasks if merged is None else tasks[merged.of_row]
+
+    def begun_by(self, rank: int) -> tuple[Array, Array]:
+        """The rows of a rank's template that begin a task, which are all rows but those merged into others; and these tasks."""
+        template = self.template_of(rank)
+        tasks = _tasks(self.skeleton, template, np.array([rank]), self.own_base, self.turn_base)[0]
+        return (np.arange(len(template)) if template.merged is None else template.merged.heads), tasks
+
+    def template_of(self, rank: int) -> Template:
+        """The template of a rank, with merged rows where there are some."""
+        return self.skeleton.templates[int(self.skeleton.program[rank])]
 
     @cached_property
     def origin(self) -> tuple[Array, Array]:
         """For each task, the lowest participating rank and the row of that rank's template."""
         rank_of, row_of = np.full(len(self.graph), -1), np.full(len(self.graph), -1)
         for rank in range(self.skeleton.ranks - 1, -1, -1):
-            tasks = self.tasks_of(rank)
-            rank_of[tasks], row_of[tasks] = rank, np.arange(len(tasks))
+            rows, tasks = self.begun_by(rank)
+            rank_of[tasks], row_of[tasks] = rank, rows
         return rank_of, row_of
 
 
@@ -151,7 +132,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 def _tasks(skeleton: Skeleton, template: Template, ranks: Array, own_base: Array, turn_base: Array) -> Array:
     """The task of every row (columns) of every given rank (rows); all given ranks run `template`."""
-    communicators = skeleton.slots[np.maximum(template.slot, 0)][:, ranks].T
+    communicators = skeleton.slots[:, ranks].T[:, np.maximum(template.slot, 0)]
     base = np.where(template.slot < 0, own_base[ranks][:, None], turn_base[communicators])
     tasks: Array = base + template.turn
     return tasks
@@ -181,7 +162,8 @@ def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: in
         if not len(ranks) or not len(template):
             continue
         tasks = _tasks(skeleton, template, ranks, own_base, turn_base)
-        solo_ns[tasks[:, template.own]] = template.solo_ns[template.own]
+        lasting_ns = template.solo_ns if template.solo_ns.ndim == 1 else template.solo_ns[skeleton.variants[ranks]]
+        solo_ns[tasks[:, template.own]] = lasting_ns[..., template.own]
         speed[tasks[:, template.own]] = ranks[:, None]
         others = np.flatnonzero(template.slot >= 0)
         charge[tasks[:, others]] = template.charge[others]
@@ -211,9 +193,43 @@ def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: in
         skeleton.profiles,
         skeleton.single_weight,
         changing if (changing >= 0).any() else None,
+        _sharing(skeleton, of_program, (own_base, turn_base), charge, solo_ns),
     )
     class_of = np.arange(skeleton.ranks) if class_of is None else class_of
     return Expansion(graph, skeleton, own_base, turn_base, stream_rank, stream_lane, class_of, tasks_unfolded or n)
+
+
+def _sharing(
+    skeleton: Skeleton, of_program: list[Array], bases: tuple[Array, Array], charge: Array, solo_ns: Array
+) -> Sharing | None:
+    """The tasks that slow others on the same rank, and the tasks that they slow; None if no task can ever slow another."""
+    tariff, slots = skeleton.tariff, skeleton.slots
+    taken = np.stack([tariff.cores, tariff.memory], axis=2)
+    charges = np.any(taken > 0, axis=0)
+    resource, group = np.full(len(charge), -1), np.full(len(charge), -1)
+    groups, ranks_of_groups = [_NONE], [_NONE]
+    for template, ranks in zip(skeleton.templates, of_program, strict=True):
+        if not len(ranks) or template.resource is None:
+            continue
+        takes = charges[template.charge] & (template.slot >= 0)[:, None]
+        slowed, slowing = overlapping(
+            template.preds, template.lanes, np.where(template.longest_ns > 0, template.resource, -1), takes
+        )
+        tasks = _tasks(skeleton, template, ranks, *bases)
+        resource[tasks[:, slowed]] = template.resource[slowed]
+        group[tasks[:, slowing]] = slots[template.slot[slowing]][:, ranks].T
+        for slot in np.unique(template.slot[slowing]).tolist():
+            groups.append(slots[slot, ranks])
+            ranks_of_groups.append(ranks)
+    resource[solo_ns == 0] = -1
+    taking = np.flatnonzero(group >= 0)
+    takes = np.zeros((len(charge), 2), dtype=np.int64)
+    takes[taking] = taken[skeleton.kind[group[taking]], charge[taking]]
+    group[~takes.any(axis=1)] = -1
+    if not takes.any():
+        return None
+    members = Csr.from_pairs(np.concatenate(groups), np.concatenate(ranks_of_groups), skeleton.communicators)
+    return Sharing(resource, takes, group, members)
 
 
 def _turns(skeleton: Skeleton) -> Array:
@@ -313,6 +329,7 @@ def join_skeletons(parts: Sequence[Skeleton]) -> Skeleton:
         Csr(offsets(np.concatenate([np.diff(csr.ptr) for csr in footprints])), np.concatenate([csr.idx for csr in footprints])),
         np.concatenate(weights),
         links,
+        variant=np.concatenate([p.variants for p in parts]),
     )
 
 

@@ -29,6 +29,10 @@ SPEED_BITS = 16
 FULL_SPEED = 1 << SPEED_BITS
 UNCAPPED = 1 << 62
 """The rate cap of a task whose rate only its links limit."""
+CORES, MEMORY = 0, 1
+"""The resources of a rank that its tasks share: processors, and the bandwidth of memory."""
+LEAST_SPEED = FULL_SPEED // 2
+"""The speed that a task keeps, however much of its resource others take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,28 @@ def offsets(counts: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Sharing:
+    """The tasks that take a part of the resources of ranks while they are in progress, and the tasks that this slows.
+
+    A slowed task runs at the speed of its rank times the part of its resource that is left, in units of 2^-16, rounded down.
+    """
+
+    resource: Array
+    """Task -> the resource whose shortage slows the task, or -1 for a task that nothing slows."""
+    takes: Array
+    """Task -> the parts of `CORES` and `MEMORY` that the task takes from each of its ranks, in units of 2^-16 (two columns)."""
+    group: Array
+    """Task -> its row of `ranks`, or -1 for a task that takes nothing."""
+    ranks: Csr
+    """Group -> the ranks (entries of `TaskGraph.speed_profile`) from which its tasks take; a rank may be listed several times."""
+
+    @property
+    def slowed(self) -> Array:
+        """The tasks that others may slow."""
+        return np.flatnonzero(self.resource >= 0)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class TaskGraph:
     """Columns with one entry per task, and the relations between tasks, streams, footprints and links."""
 
@@ -143,6 +169,8 @@ class TaskGraph:
     """For each entry of `footprints`, the weight of a single footprint of those folded into the entry; None without folding."""
     cap_profile: Array | None = None
     """Task -> the index in `profiles` of a cap that changes with time, or -1; None if no cap changes."""
+    sharing: Sharing | None = None
+    """None if no task slows another."""
 
     def __len__(self) -> int:
         return len(self.solo_ns)

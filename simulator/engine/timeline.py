@@ -69,8 +69,20 @@ class Timeline:
 
     def rank_times(self, rank: int) -> Times:
         """Start, end and arrival of every row of one rank's template."""
-        tasks, times = self.tasks_of(rank), self.times
-        return Times(times.start_ns[tasks], times.end_ns[tasks], times.arrival_ns[tasks])
+        return self.class_times(int(self.class_of[rank]))
+
+    def class_times(self, which: int) -> Times:
+        """Start, end and arrival of every row of the template of a class of ranks, also of rows merged into others."""
+        expansion, times = self.expansion, self.times
+        tasks, merged = expansion.tasks_of(which), expansion.template_of(which).merged
+        start_ns, end_ns, arrival_ns = times.start_ns[tasks], times.end_ns[tasks], times.arrival_ns[tasks]
+        if merged is None:
+            return Times(start_ns, end_ns, arrival_ns)
+        variant = int(expansion.skeleton.variants[which])
+        start_ns = start_ns + merged.offsets_ns(variant)
+        own = merged.whole.slot < 0
+        end_ns = np.where(own, start_ns + merged.whole.durations_ns(variant), end_ns)
+        return Times(start_ns, end_ns, np.where(own, end_ns, arrival_ns))
 
 
 def deadlock(graph: TaskGraph, end: Sequence[int]) -> Deadlock:

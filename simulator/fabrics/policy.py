@@ -176,6 +176,8 @@ class Library:
 
     series: str = "auto"
     """The measured series of the library's own choices: `plain` where switches cannot reduce the data type."""
+    direct: str = "direct"
+    """The measured series of kernels that read the memory of peers within a node."""
     direct_most_bytes: int = 0
     """Largest payload in bytes for the library's own kernels, which read the memory of peers within a node; 0 without these."""
 
@@ -190,7 +192,8 @@ NCCL = "nccl"
 LIBRARIES: Mapping[str, Library] = {
     NCCL: Library(),
     "nccl-plain": Library(series="plain"),
-    **dict.fromkeys(("trtllm", "vllm"), Library(direct_most_bytes=DIRECT_MOST_BYTES)),
+    "trtllm": Library(direct_most_bytes=DIRECT_MOST_BYTES),
+    "vllm": Library(direct="direct_vllm", direct_most_bytes=DIRECT_MOST_BYTES),
 }
 COMMON_ALGORITHMS = {
     "all_reduce": ("ring", "tree"),
@@ -231,7 +234,7 @@ def policy_on(cluster: Cluster, algorithm: str = AUTO, pieces: int | None = None
     modules = {name: catalog.module("collectives", name) for name in sorted(used)}
     if links is None:
         return CollectivePolicy(modules, choices, wanted, pieces=pieces)
-    timing = _timing_on(cluster, links, does.series if wanted == AUTO else "auto")
+    timing = _timing_on(cluster, links, does.series if wanted == AUTO else "auto", does.direct)
     correction = pieces_correction_on(cluster, links.inside, links.across, pieces) if pieces else None
     return CollectivePolicy(modules, choices, wanted, timing, _choice_on(cluster, links, does), pieces, correction)
 
@@ -288,8 +291,9 @@ def can_reduce(cluster: Cluster, network: str, ranks: int, nodes: int) -> bool:
     return across is not None and (across.sharp or (cluster.fabric and cluster.fabric.label) in QUANTUM)
 
 
-def _timing_on(cluster: Cluster, links: Links, library_series: str) -> Timing:
-    """The times of collectives on a cluster. `library_series` is the measured series in which the library chose the algorithm."""
+def _timing_on(cluster: Cluster, links: Links, library_series: str, direct_series: str) -> Timing:
+    """The times of collectives on a cluster. `library_series` is the measured series in which the library chose the algorithm,
+    `direct_series` that of its own kernels."""
 
     @cache
     def placed(kind: str, algorithm: str, members: tuple[int, ...]) -> PlacedRounds:
@@ -305,6 +309,8 @@ def _timing_on(cluster: Cluster, links: Links, library_series: str) -> Timing:
         series = theory.KNOWN_AS.get(algorithm, algorithm)
         if library_series == "plain" and kind == "all_reduce" and series in theory.PLAIN:
             series = library_series
+        if series == "direct" and kind == "all_reduce":
+            series = direct_series
         if series not in theory.ALGORITHMS:
             call, rounds = call_of(kind, algorithm, nodes, payload_bytes), placed(kind, algorithm, tuple(nodes.tolist()))
             return by_rounds(call, rounds, links.inside, links.across)

@@ -128,7 +128,7 @@ def uneven_policy(exchange: Exchange, policy: CollectivePolicy, cluster: Cluster
             return even_time
         own_s = unmeasured_algorithms.uncontended_time(call, own, inside, across).seconds
         even_s = unmeasured_algorithms.uncontended_time(alike, even, inside, across).seconds
-        return unmeasured_algorithms.scaled(even_time, even_time.seconds * own_s / even_s, call)
+        return unmeasured_algorithms.scaled(even_time, even_time.seconds * own_s / even_s, call, inside, across)
 
     return replace(policy, algorithms={**policy.algorithms, **uneven}, timing=timing)
 

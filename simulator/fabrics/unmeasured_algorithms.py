@@ -130,19 +130,19 @@ def uncontended_time(call: Call, placed: PlacedRounds, inside: Inside, across: A
     for repeats, part, message, more_peers in placed.rounds:
         latency_s += repeats * ((1 - part) * inside.step_s + more_peers * LAWS.peer_s)
         if across is not None and part:
-            latency_s += repeats * part * across.crossing_s * theory.handshake(across, call.payload_bytes * message)
+            latency_s += repeats * part * across.hop_s * theory.handshake(across, call.payload_bytes * message)
             crossings += repeats * part
     on_wire_s = wire_s(call, placed, inside, across)
-    deep_s = LAWS.crossing_fill * min(2.0, crossings) * across.crossing_s if across is not None else 0.0
+    deep_s = LAWS.crossing_fill * min(2.0, crossings) * across.hop_s if across is not None else 0.0
     seconds = inside.launch_s + latency_s + on_wire_s + math.sqrt((inside.fill_s + deep_s) * on_wire_s)
-    return UncontendedTime(seconds, "theoretical", "its rounds on these links", theory_sigma(call))
+    return UncontendedTime(seconds, "theoretical", "its rounds on these links", theory_sigma(call, inside, across))
 
 
-def scaled(known: UncontendedTime, seconds: float, call: Call) -> UncontendedTime:
+def scaled(known: UncontendedTime, seconds: float, call: Call, inside: Inside, across: Across | None) -> UncontendedTime:
     """A known time replaced by `seconds` from the model of this module: the provenance is at best `extrapolated`."""
     if known.provenance == "theoretical":
         return replace(known, seconds=seconds)
-    uncertainty = math.hypot(known.uncertainty, theory_sigma(call) / 2)
+    uncertainty = math.hypot(known.uncertainty, theory_sigma(call, inside, across) / 2)
     return replace(known, seconds=seconds, provenance="extrapolated", uncertainty=uncertainty)
 
 
@@ -162,7 +162,7 @@ def pieces_correction_on(cluster: Cluster, inside: Inside, across: Across | None
         call = Call(kind, payload_bytes, len(members), len(set(members)), algorithm)
         by_cut = (placed(kind, algorithm, members, cut) for cut in (pieces, None))
         cut_s, fine_s = (uncontended_time(call, rounds, inside, across).seconds for rounds in by_cut)
-        return known if math.isclose(cut_s, fine_s) else scaled(known, known.seconds * cut_s / fine_s, call)
+        return known if math.isclose(cut_s, fine_s) else scaled(known, known.seconds * cut_s / fine_s, call, inside, across)
 
     return corrected
 
@@ -177,6 +177,7 @@ def wire_s(call: Call, placed: PlacedRounds, inside: Inside, across: Across | No
         on_gpu *= theory.flagged(inside, size, ranks)
         if across is not None and load.over_nics:
             most = max(load.over_nic, load.over_nics / min(across.nics, math.ceil(ranks)))
-            on_gpu = theory.bottleneck_s(on_gpu, most * size / (across.nic_bytes_per_s * across.efficiency))
+            share = theory.share_of_exchange(across, ranks) if call.kind == "alltoall" else 1.0
+            on_gpu = theory.bottleneck_s(on_gpu, most * size / (across.nic_bytes_per_s * across.efficiency * share))
         total_s += on_gpu
     return total_s

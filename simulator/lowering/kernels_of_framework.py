@@ -236,7 +236,7 @@ def accumulate(program: Program, *, element_bytes: int, gradient_bytes: int) -> 
             yield op
             if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT and isinstance(op.kernel, Gemm):
                 kernel = Rowwise("add", op.kernel.m * op.kernel.batch, op.kernel.n, gradient_bytes, moved)
-                after = (op.name,) if op.detached else None
-                yield replace(op, name=f"{op.name}.sum", purpose=Purpose.ACCUMULATE, kernel=kernel, after=after)
+                same = replace(op, after=(op.name,) if op.detached else None, rows_of_variants=())
+                yield replace(same, name=f"{op.name}.sum", purpose=Purpose.ACCUMULATE, kernel=kernel)
 
     return program.with_bodies(added)

@@ -53,6 +53,7 @@ from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.recompute import recompute
 from .passes.release import release_activations
+from .passes.sharded_units import units
 from .passes.shards import ShardedState
 from .passes.tensor_parallel import tensor_parallel
 from .passes.vocabulary import SharedVocabulary, kernels_of_stage, vocabulary
@@ -60,7 +61,6 @@ from .passes.working_set import Sizes, keep_results, working_sets
 from .passes.zero1 import zero1
 from .passes.zero3 import zero3
 from .roles import joined
-from .routing import Load, loads
 
 PARTS = {
     FORWARD: (Part.FORWARD,),
@@ -69,8 +69,6 @@ PARTS = {
     WEIGHT_GRADIENT: (Part.WEIGHT_GRADIENT,),
 }
 """The parts of an operator that run in a slot of each kind."""
-Unequal = tuple[Load | None, int | None]
-"""What distinguishes the ranks of a role: the load of their experts, or their position in a ring without balance."""
 VOCABULARY_MULTIPLE = 128
 """A vocabulary that tensor-parallel ranks cannot divide evenly is padded to this many rows per rank, as Megatron pads it."""
 
@@ -80,24 +78,19 @@ def lower(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framew
 
     `dp` ranks hold the same parameters and share their gradients; ranks that share sequences are among them.
     """
-    tokens = job.microbatch_size * job.sequence_length // (layout.shape.splits * plan.tp * plan.cp)
-    of_roles = loads(model, plan, tokens)
     positions: Sequence[int | None] = (None,) if plan.cp_balance else range(plan.cp)
     programs = [
-        _lowered(model, plan, job, layout, dp=dp, framework=framework, steps=steps, role=(load, position))
-        for load in of_roles.values()
-        for position in positions
+        _lowered(model, plan, job, layout, dp=dp, framework=framework, steps=steps, position=position) for position in positions
     ]
-    axis, coordinates = ("ep", [*of_roles]) if plan.cp_balance else ("cp", [(position,) for position in range(plan.cp)])
-    return joined(programs, axis, coordinates) if len(programs) > 1 else programs[0]
+    return joined(programs, "cp", [(position,) for position in range(plan.cp)]) if len(programs) > 1 else programs[0]
 
 
 def _lowered(
-    model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, steps: int | None, role: Unequal
+    model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, steps: int | None, position: int | None
 ) -> Program:
-    """The program of every pipeline rank, for ranks of a role."""
+    """The program of every pipeline rank, for ranks at a position in a ring without balance, or (None) for all."""
     overlap, sequence, sharding = plan.overlap.over(framework.overlap), plan.uses_sequence_parallel, plan.full_sharding
-    shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes
+    shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes(job)
     reduced_bytes = ELEMENT_BYTES[sharding.reduce_dtype] if sharding.reduce_dtype else gradient_bytes
     releases_weights = sharding.gathers and sharding.reshard and dp > 1
     recipe = replace(framework.low_precision, cached_weights=framework.low_precision.cached_weights and not releases_weights)
@@ -108,13 +101,14 @@ def _lowered(
     if plan.shares_vocabulary:
         program = vocabulary(program, SharedVocabulary(plan.vocabulary, tokens // shares, model.hidden, element_bytes))
     program = tensor_parallel(program, plan.tp, sequence=sequence, overlap=overlap.tp is not False)
-    program = _divided(program, model, plan, job, tokens, role)
+    program = _divided(program, model, plan, job, tokens, position)
     program = quantise(program, narrow) if narrow else program
     if overlap.tp == "decomposed" and sequence and plan.tp > 1 and not job.lora:
         program = decomposed_gemms(program, plan.tp)
     if not framework.fusion.accumulation and (sharding.reduce != "each" or dp == 1):
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
-    program = recompute(program, plan.recomputation, keeps_casts=narrow is not None and narrow.keeps_narrow_input)
+    keeps_casts = narrow is not None and narrow.keeps_narrow_input
+    program = recompute(program, plan.recomputation, keeps_casts=keeps_casts, compiled=framework.compile)
     sent_bytes = tokens * model.hidden * element_bytes // shares
     program = _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, sharding.reduce == "each" and dp > 1)
     replicas = DataParallel(
@@ -128,7 +122,7 @@ def _lowered(
         clips=job.gradient_clipping is True,
         each=sharding.reduce == "each",
     )
-    program = data_parallel(program, replicas)
+    program = data_parallel(units(program, sharding.unit), replicas)
     group = sharding.group and sharding.group * plan.cp
     state = ShardedState(
         replace(sharding, group=group),
@@ -153,14 +147,11 @@ def _lowered(
     return between_norms(program) if steps is None else repeat(program, steps)
 
 
-def _divided(program: Program, model: Model, plan: Plan, job: Job, tokens: int, role: Unequal) -> Program:
+def _divided(program: Program, model: Model, plan: Plan, job: Job, tokens: int, position: int | None) -> Program:
     """The program of ranks that share sequences and experts."""
-    load, position = role
     gathers, beside = plan.cp_kind == "all-gather", plan.overlap.cp
     program = context_parallel(program, ContextParallel(plan.cp, plan.divides_heads_by, gathers, beside, position))
-    if not model.experts:
-        return program
-    return expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp, load))
+    return expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp)) if model.experts else program
 
 
 def _with_memory(
@@ -183,7 +174,7 @@ def _divisible(model: Model, plan: Plan) -> Model:
 def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framework) -> Program:
     """Bodies for F, B, I and W with the framework's kernels of each stage, called in the order of the schedule.
 
-    Kernels are those of the tokens of one context-parallel rank.
+    Kernels are those of the tokens of one context-parallel rank. Stages share bodies, unless every layer has a load of its own.
     """
     counts = stage_layers(plan, model, job.sequence_length, layout.layered)
     stages = tuple(stages_of((*counts, *[0] * layout.shares), layout))
@@ -202,6 +193,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
                 name += f", part {part}" if layout.shape.splits > 1 else ""
                 frozen = min(max(0, job.frozen_layers - stage.first_layer), stage.layers)
                 name += f", {frozen} frozen" if frozen else ""
+                name += f", stage {stage.number}" if plan.moe.layers_differ else ""
                 if name not in bodies:
                     operators = [
                         (i, replace(packed(op, fraction), listed=i >= 0 and op.name in plan.recomputation.ops))
@@ -276,6 +268,7 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
         expert=op.expert,
         frozen=op.frozen,
         adapter=op.adapter,
+        matrices=op.matrices,
         listed=op.listed,
     )
     if part is Part.FORWARD:

@@ -1,4 +1,4 @@
-"""Roles: ranks of one pipeline coordinate that do different work, because the tokens that reach their experts differ.
+"""Roles: ranks of one pipeline coordinate that do different work, because their shares of a sequence differ.
 
 Every role is lowered by itself, and the programs are joined: bodies that are equal are shared, the others get names of their own.
 """

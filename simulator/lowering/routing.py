@@ -1,8 +1,9 @@
-"""Uneven routing: how many rows every rank of a group of experts has for every other rank.
+"""Uneven routing: how many rows every rank of a group of experts has for every other rank, in each layer.
 
 Experts are unequally popular. Drawn shares of the tokens come from a symmetric Dirichlet distribution, whose concentration says
-how even they are, and the rows of each rank from a multinomial distribution with these shares. Of given shares every rank has the
-exact part of its rows, rounded so that all of them are there. One matrix holds for all layers, microbatches and groups.
+how even they are, and the rows of each rank from a multinomial distribution with these shares. Every layer has a draw of its own,
+which depends on the seed and on the number of the layer in the model alone. Of given shares every rank has the exact part of its
+rows, rounded so that all of them are there. The matrix of a layer holds for all its microbatches and in all groups.
 """
 
 from __future__ import annotations
@@ -14,61 +15,86 @@ import numpy as np
 
 from ..engine.task import Array
 from ..plan.plan import Plan
+from ..workload.blocks.moe import has_experts
 from ..workload.model import Model
 
-Rows = tuple[tuple[int, ...], ...]
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Load:
-    """The rows that every rank of a group has for every other rank, and one of these ranks."""
+    """The rows that every rank of a group has for every other rank in a layer."""
 
-    rows: Rows
+    rows: Array
     """Entry (i, j): rows of rank i for the experts of rank j."""
-    rank: int
+    received: tuple[int, ...]
+    """Rows that reach the experts of a rank of each variant (`Loads.alike`)."""
 
     @property
-    def received(self) -> int:
-        """Rows that reach the experts of the rank."""
-        return sum(row[self.rank] for row in self.rows)
+    def most(self) -> int:
+        """Rows that reach the experts of the most loaded rank."""
+        return max(self.received)
 
 
-def loads(model: Model, plan: Plan, tokens: int) -> dict[tuple[int, ...], Load | None]:
-    """The load of each role: the ranks of a group that receive equally many rows. A single None where routing is balanced."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Loads:
+    """The loads of all layers with experts, by the number of the layer in the model."""
+
+    of_layer: dict[int, Load]
+    alike: tuple[tuple[int, ...], ...]
+    """The variants of ranks: ranks of a group that receive equally many rows in every layer."""
+
+
+def loads(model: Model, plan: Plan, tokens: int) -> Loads | None:
+    """The loads for `tokens` tokens of a microbatch on each rank; None where routing is balanced."""
     if not model.experts or plan.moe.routing == "balanced":
-        return {(): None}
-    rows = drawn(model, plan, tokens)
-    rows = with_one_hot_rank(rows) if plan.moe.ranks == "hottest" else rows
-    alike: dict[int, list[int]] = {}
+        return None
+    layers = layers_with_experts(model)
+    matrices = [drawn(model, plan, tokens, layer) for layer in layers]
+    if plan.moe.ranks == "hottest":
+        hot = int(sum(rows.sum(axis=0) for rows in matrices).argmax())
+        matrices = [with_one_hot_rank(rows, hot) for rows in matrices]
+    received = np.array([rows.sum(axis=0) for rows in matrices])
+    alike: dict[tuple[int, ...], list[int]] = {}
     for rank in range(plan.ep):
-        alike.setdefault(Load(rows, rank).received, []).append(rank)
-    return {tuple(ranks): Load(rows, ranks[0]) for ranks in alike.values()}
+        alike.setdefault(tuple(received[:, rank].tolist()), []).append(rank)
+    first = [ranks[0] for ranks in alike.values()]
+    found = {layer: Load(rows, tuple(of[first].tolist())) for layer, rows, of in zip(layers, matrices, received, strict=True)}
+    return Loads(found, tuple(map(tuple, alike.values())))
 
 
-def drawn(model: Model, plan: Plan, tokens: int) -> Rows:
-    """The rows that every rank has for every other rank, for `tokens` tokens on each."""
-    generator, moe, copies = np.random.default_rng(plan.moe.seed), plan.moe, tokens * model.experts_per_token
+def layers_with_experts(model: Model) -> list[int]:
+    """The numbers of the layers with experts; modules that predict further tokens count as layers behind the last."""
+    layers = [layer for layer in range(model.layers) if has_experts(model, layer)]
+    further = range(model.layers, model.layers + model.mtp_layers) if has_experts(model, model.layers - 1) else ()
+    return [*layers, *further]
+
+
+def drawn(model: Model, plan: Plan, tokens: int, layer: int) -> Array:
+    """The rows that every rank has for every other rank in a layer, for `tokens` tokens on each."""
+    moe, copies = plan.moe, tokens * model.experts_per_token
     if isinstance(moe.routing, str):
+        generator = np.random.default_rng([moe.seed, layer])
         shares = generator.dirichlet(np.full(model.experts, moe.concentration))
         by_expert = generator.multinomial(copies, shares, size=plan.ep)
     else:
-        by_expert = np.tile(apportioned(moe.routing, copies), (plan.ep, 1))
-    by_rank = by_expert[:, experts_of_ranks(model.experts, plan)].sum(axis=2)
-    return tuple(tuple(row) for row in by_rank.tolist())
+        layers = layers_with_experts(model)
+        given = moe.given_shares(len(layers))[layers.index(layer)]
+        by_expert = np.tile(apportioned(given, copies), (plan.ep, 1))
+    rows: Array = by_expert[:, experts_of_ranks(model.experts, plan)].sum(axis=2)
+    return rows
 
 
-def with_one_hot_rank(rows: Rows) -> Rows:
-    """Rows where the rank that receives most is as it was, and all other ranks are alike.
+def with_one_hot_rank(rows: Array, place: int) -> Array:
+    """Rows where the rank that receives most is as it was, but at the given place, and all other ranks are alike.
 
     The mean, rounded up, stands for the rows of the others for each other, for the hot rank, and of the hot rank for them.
     """
-    held = np.array(rows)
-    others = np.arange(len(held)) != held.sum(axis=0).argmax()
-    hot = ~others
-    for source, target in ((others, others), (others, hot), (hot, others)):
-        block = np.ix_(source, target)
-        held[block] = -(-held[block].sum() // held[block].size)
-    return tuple(map(tuple, held.tolist()))
+    held, hottest = np.empty_like(rows), int(rows.sum(axis=0).argmax())
+    was, here = np.arange(len(rows)) == hottest, np.arange(len(rows)) == place
+    held[place, place] = rows[hottest, hottest]
+    for source, target, sends, receives in ((~was, ~was, ~here, ~here), (~was, was, ~here, here), (was, ~was, here, ~here)):
+        block = rows[np.ix_(source, target)]
+        held[np.ix_(sends, receives)] = -(-block.sum() // block.size)
+    return held
 
 
 def apportioned(shares: Sequence[float], rows: int) -> Array:

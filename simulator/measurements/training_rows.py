@@ -62,9 +62,9 @@ SCHEDULES: Mapping[str, dict[str, Any]] = {
 SHARDINGS, RECOMPUTE = ("none", "zero1", "zero2", "zero3", "fsdp", "hsdp"), ("none", "selective", "full")
 CHECKPOINTS: Mapping[str, object] = {
     "selective_layer": {"scope": "full", "every": 2},
-    "selective_op": {"ops": ["attention_norm", "mlp_norm", "gated_activation"]},
+    "selective_op": {"scope": "per-op"},
 }
-"""Recomputation in torchtitan's words. Per operator it keeps the results of attention and of every other GEMM; here all GEMMs."""
+"""Recomputation in torchtitan's words."""
 ATTENTION = {"flash1": "fa1", "flash2": "flash_attention", "flash3": "fa3", "cudnn": "cudnn", "unfused": UNFUSED}
 ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "squared_relu": "relu2"}
 NEEDS_MODEL = {"mla": "kv_lora_rank", "sliding_window": "window"}
@@ -98,7 +98,7 @@ def scenario_of(row: Row) -> tuple[dict[str, Any], list[str]]:
         "cluster": {**cluster_of(row), **host},
         "plan": plan,
         "job": job,
-        "framework": {"name": profile, **_framework(facts, profile, dtype)},
+        "framework": {"name": profile, **_framework(facts, profile)},
     }
     left_out = [f"{name}: {PARTLY.get(name, 'not modelled, it has no effect')}" for name in facts if name not in FACTS]
     return scenario, [text for text in (note, *left_out) if text]
@@ -265,11 +265,9 @@ def _overlap(facts: Mapping[str, str]) -> dict[str, bool | str]:
     return overlap | ({"ep": True} if facts.get("ep_overlap", "off") != "off" else {})
 
 
-def _framework(facts: Mapping[str, str], profile: str, dtype: str) -> dict[str, Any]:
-    """The fields of a framework that facts and the number format change. Megatron's gradients in fp16 stay in fp16."""
+def _framework(facts: Mapping[str, str], profile: str) -> dict[str, Any]:
+    """The fields of a framework that facts change."""
     found: dict[str, Any] = {"compile": facts["compile"] == "on"} if "compile" in facts else {}
-    if dtype == "fp16" and profile.startswith("megatron"):
-        found["gradients"] = "fp16"
     if facts.get("precision_label") == "fp8-cs":
         found["low_precision"] = {"scaling": "current"}
     attention = facts.get("attention", "")

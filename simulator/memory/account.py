@@ -155,14 +155,14 @@ def over_time(
     the pair, without use of the bytes that the backward pass frees meanwhile.
     """
     at = int(np.flatnonzero(timeline.expansion.skeleton.program == role)[0])
-    tasks = timeline.expansion.tasks_of(at)
-    start, end = timeline.times.start_ns[tasks], timeline.times.end_ns[tasks]
+    times = timeline.class_times(at)
+    start, end = times.start_ns, times.end_ns
     paired = np.array([step.pair >= 0 and step.phase == FORWARD for step in labels.steps])[labels.step]
     first = np.full(len(labels.steps), np.iinfo(np.int64).max)
     np.minimum.at(first, labels.step[labels.is_compute], start[labels.is_compute])
     begins = np.where(paired, first[labels.step], start)
-    change = changes.swapaxes(0, 1).reshape(2 * len(tasks), -1)
-    ns, row = np.concatenate([begins, end]), np.tile(np.arange(len(tasks)), 2)
+    change = changes.swapaxes(0, 1).reshape(2 * len(start), -1)
+    ns, row = np.concatenate([begins, end]), np.tile(np.arange(len(start)), 2)
     order = np.lexsort((row, ns))
     order = order[change[order].any(axis=1)]
     alive = np.cumsum(change[order], axis=0)

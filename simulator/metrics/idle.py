@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..program.labels import Labels
 from ..program.program import COMPUTE
 from . import Array, Observation
 
@@ -119,16 +120,18 @@ def _facts(observed: Observation) -> _TaskFacts:
     expansion, dp = observed.timeline.expansion, (*observed.axes, DP).index(DP)
     axis, coordinate = (np.full(len(expansion.graph), -1) for _ in range(2))
     optimizing, launch, transfer, norm = (np.zeros(len(axis), dtype=bool) for _ in range(4))
+    before: Labels | None = None
     for which, labels in reversed(list(enumerate(observed.labels))):
-        tasks = expansion.tasks_of(which)
-        coordinate[tasks] = labels.pipeline
-        launch[tasks] = labels.is_launch
-        optimizing[tasks] = (labels.phase == "optimizer") & labels.is_compute
-        transfer[tasks] = labels.is_transfer
-        norm[tasks] = (labels.phase == "norm") & ~labels.is_launch
-        axis[tasks] = -1
-        for place, name in enumerate(observed.axes):
-            axis[tasks[labels.axis == name]] = place
+        rows, tasks = expansion.begun_by(which)
+        if labels is not before:
+            before, place = labels, np.full(len(rows), -1)
+            for number, name in enumerate(observed.axes):
+                place[labels.axis[rows] == name] = number
+            optimizes = ((labels.phase == "optimizer") & labels.is_compute)[rows]
+            is_norm = ((labels.phase == "norm") & ~labels.is_launch)[rows]
+            launches, transfers = labels.is_launch[rows], labels.is_transfer[rows]
+        coordinate[tasks], axis[tasks] = labels.pipeline, place
+        launch[tasks], transfer[tasks], optimizing[tasks], norm[tasks] = launches, transfers, optimizes, is_norm
     return _TaskFacts(axis, optimizing, launch, transfer, norm, coordinate, dp)
 
 
@@ -136,21 +139,21 @@ def _pieces(observed: Observation, facts: _TaskFacts) -> Iterator[tuple[Pieces, 
     """The window of every class's compute stream in pieces; with the state of the walk, or None for tasks of the stream."""
     expansion, times, window = observed.timeline.expansion, observed.timeline.times, observed.window
     latest, gaps = _latest(observed, facts.launch), []
+    last = int(np.argmax(times.arrival_ns)) if len(times.arrival_ns) else -1
     for which, labels in enumerate(observed.labels):
-        template = expansion.skeleton.templates[int(expansion.skeleton.program[which])]
-        own = expansion.tasks_of(which)
+        template, (_, own) = expansion.template_of(which), expansion.begun_by(which)
         tasks = own[template.lanes.row(labels.lanes.index(COMPUTE))]
         start, end = (c[tasks].clip(window.begin_ns[which], window.end_ns[which]) for c in (times.start_ns, times.end_ns))
         yield Pieces(np.full(len(tasks), which), tasks, start, end), None
-        gaps.append(_gaps(observed, which, own, np.stack([latest[tasks], start, end])))
+        gaps.append(_gaps(observed, which, own, last, np.stack([latest[tasks], start, end])))
     yield from _walk(np.concatenate(gaps), latest, times.start_ns, facts, np.array([of.pipeline for of in observed.labels]))
 
 
-def _gaps(observed: Observation, which: int, own: Array, compute: Array) -> Array:
+def _gaps(observed: Observation, which: int, own: Array, last: int, compute: Array) -> Array:
     """Idle intervals as (class, from, to, task at whose end the walk begins, state of the walk).
 
     `compute` holds the latest predecessor, the start and the end of each task of the compute stream. After its last kernel a rank
-    waits for its remaining tasks, and then for the last task of all ranks.
+    waits for its remaining tasks, and then for the `last` task of all ranks.
     """
     latest, start, end = compute
     ends = observed.timeline.times.arrival_ns
@@ -161,7 +164,6 @@ def _gaps(observed: Observation, which: int, own: Array, compute: Array) -> Arra
     done = int(end.max(initial=begin_ns))
     last_own = int(own[::-1][np.argmax(ends[own][::-1])]) if len(own) else -1
     own_end = min(int(ends[last_own]), end_ns) if last_own >= 0 else done
-    last = int(np.argmax(ends)) if len(ends) else -1
     tail = np.array([[which, done, own_end, last_own, DIRECTLY], [which, max(done, own_end), end_ns, last, NORM]])
     return np.concatenate([inner, tail[tail[:, 2] > tail[:, 1]]])
 

@@ -27,8 +27,9 @@ class Utilisation:
 def measure(observed: Observation) -> Utilisation:
     """Utilisation of the measured steps; zero if the steps take no time."""
     executed = 0.0
-    for labels, ranks in zip(observed.labels, observed.timeline.multiplicity, strict=True):
-        executed += int(ranks) * int(labels.flop[observed.counts(labels.iteration)].sum())
+    classes = observed.labels, observed.timeline.multiplicity.tolist(), observed.timeline.expansion.skeleton.variants.tolist()
+    for labels, ranks, variant in zip(*classes, strict=True):
+        executed += ranks * int(labels.flop_of(variant)[observed.counts(labels.iteration)].sum())
     executed /= observed.window.steps
     available = observed.step_s * observed.timeline.ranks * observed.peak_flop_per_s
     if not available:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..program.labels import Labels
 from ..program.slot import FORWARD
 from ..units import seconds
-from . import Observation
+from . import Array, Observation
 
 SCALES = "time"
 LABEL = "sample latency"
@@ -29,14 +30,21 @@ def measure(observed: Observation) -> float:
 def _mean_ns(observed: Observation, stage: int, *, ends: bool) -> float:
     """Mean end, or start, of the forward slots of a stage over its microbatches and ranks, in nanoseconds."""
     total_ns = slots = 0
+    before: Labels | None = None
     for which, (labels, ranks) in enumerate(zip(observed.labels, observed.timeline.multiplicity.tolist(), strict=True)):
-        forward = (labels.phase == FORWARD) & (labels.stage == stage) & observed.counts(labels.iteration)
-        rows = np.flatnonzero(forward & ~labels.is_launch)
-        tasks, times = observed.timeline.expansion.tasks_of(which)[rows], observed.timeline.times
-        order = np.argsort(labels.step[rows], kind="stable")
-        first = np.flatnonzero(np.diff(labels.step[rows][order], prepend=-1))
+        if labels is not before:
+            before, (rows, first) = labels, _rows_of_slots(labels, observed, stage)
         if len(first):
+            times = observed.timeline.class_times(which)
             column, edge = (times.end_ns, np.maximum) if ends else (times.start_ns, np.minimum)
-            total_ns += ranks * int(edge.reduceat(column[tasks[order]], first).sum())
+            total_ns += ranks * int(edge.reduceat(column[rows], first).sum())
             slots += ranks * len(first)
     return total_ns / slots if slots else 0.0
+
+
+def _rows_of_slots(labels: Labels, observed: Observation, stage: int) -> tuple[Array, Array]:
+    """The rows of the forward slots of a stage, slot by slot, and where each slot begins among them."""
+    forward = (labels.phase == FORWARD) & (labels.stage == stage) & observed.counts(labels.iteration)
+    rows = np.flatnonzero(forward & ~labels.is_launch)
+    rows = rows[np.argsort(labels.step[rows], kind="stable")]
+    return rows, np.flatnonzero(np.diff(labels.step[rows], prepend=-1))

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Collectives = Literal["closed", "fluid", "stepwise"]
 EVEN = "even"
 """The layout with equal numbers of layers in all stages."""
+Shares = tuple[float, ...] | tuple[tuple[float, ...], ...]
+"""Shares of the tokens by expert: the same in all layers, or a list for each layer with experts."""
 Rank = Annotated[int, Limits(ge=0, le=2**20)]
 Expert = Annotated[int, Limits(ge=0, le=2**24)]
 
@@ -64,7 +66,7 @@ WITH_PIPELINE = ("none", "zero1", "fsdp", "hsdp")
 """Kinds of sharding that frameworks combine with a pipeline."""
 NO_USE = {"none": ("group", "reduce_dtype", "reduce"), "zero1": ("reduce",), "zero2": ("reduce",), "zero3": ("reduce",)}
 """Fields of `Sharding` that have no effect for a kind, besides those of gathers."""
-OF_GATHERS = ("reshard", "prefetch", "in_flight")
+OF_GATHERS = ("reshard", "prefetch", "in_flight", "unit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,10 @@ class Sharding(Declared):
     reduce_dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None, "number format in which gradients are reduced; None: that of the framework"
     ] = None
+    unit: Annotated[
+        Degree | Literal["half-layer"],
+        "number of consecutive layers of a stage that are gathered, and reduced, together; half-layer: attention and MLP apart",
+    ] = 1
 
     @classmethod
     def prepared(cls, data: Any) -> Any:
@@ -131,10 +137,10 @@ class Moe(Declared):
     """Routing of tokens to experts, and the exchange that takes tokens to the ranks of their experts."""
 
     routing: Annotated[
-        str | tuple[float, ...],
+        str | tuple[float, ...] | tuple[tuple[float, ...], ...],
         Text("routing"),
-        "balanced: every expert has as many rows as any other; drawn: experts are unequally popular, at random; "
-        "a file (.csv, .json) or a list: shares of the tokens by expert",
+        "balanced: every expert has as many rows as any other; drawn: experts are unequally popular, at random, in every layer "
+        "others; a file (.csv, .json) or a list: shares of the tokens by expert, or a list for each layer with experts",
     ] = "balanced"
     seed: Annotated[int, Limits(ge=0, le=2**32), "of drawn routing: seed of the random numbers"] = 0
     concentration: Annotated[
@@ -154,13 +160,23 @@ class Moe(Declared):
     ] = None
     ranks: Annotated[
         Literal["each", "hottest"],
-        "of uneven routing: each: every rank has its own rows; hottest: only the rank with most rows, the others share the rest "
-        "evenly, which takes much less time to simulate",
+        "of uneven routing: each: every rank has its own rows; hottest: only one rank, with the most rows in every layer, the "
+        "others share the rest evenly, which takes less time to simulate",
     ] = "each"
     placement: Annotated[
         Literal["contiguous", "cyclic"] | tuple[tuple[Expert, ...], ...],
         "of uneven routing: contiguous: a rank holds consecutive experts; cyclic: every ep-th; a list: experts of each rank",
     ] = "contiguous"
+
+    @property
+    def layers_differ(self) -> bool:
+        """Whether every layer with experts has a load of its own."""
+        return self.routing == "drawn" or (not isinstance(self.routing, str) and isinstance(self.routing[0], tuple))
+
+    def given_shares(self, layers: int) -> tuple[tuple[float, ...], ...]:
+        """The given shares of that many layers with experts."""
+        first = self.routing[0]
+        return self.routing if isinstance(first, tuple) else (self.routing,) * layers  # type: ignore[return-value]
 
 
 @documented
@@ -169,7 +185,9 @@ class Recompute(Declared):
     """Activations that the forward pass does not keep, and that the backward pass recomputes."""
 
     scope: Annotated[
-        Literal["none", "selective", "full"], "selective: attention between its inputs and its result; full: whole layers"
+        Literal["none", "selective", "per-op", "full"],
+        "selective: attention between its inputs and its result; full: whole layers; per-op: all but the results of attention, "
+        "of every other GEMM and of reduce-scatters, as in torchtitan",
     ] = "none"
     ops: Annotated[tuple[Name, ...], "operators whose results are recomputed, such as [mlp_norm, gated_activation]"] = ()
     first: Annotated[Degree | None, "number of layers of every stage, counted from its first, that recompute; None: all"] = None
@@ -180,12 +198,16 @@ class Recompute(Declared):
     def contradictions(self) -> Iterator[Contradiction]:
         if self.scope == "none" and not self.ops and self != Recompute():
             yield "scope", ": nothing is recomputed", "scope: full, or ops"
-        if self.scope == "full" and self.ops:
-            yield "ops", ": whole layers are recomputed, with all their operators", "leave it out, or scope: selective"
+        if self.scope in ("full", "per-op") and self.ops:
+            whole = "whole layers are recomputed, with all their operators"
+            message = f": {whole if self.scope == 'full' else 'per-op chooses operators itself'}"
+            yield "ops", message, "leave it out, or scope: selective"
         if self.together > 1 and (self.scope != "full" or self.every > 1):
             yield "together", ": only consecutive whole layers can share an input", "scope: full without every, or leave it out"
         if self.early_stop and self.scope == "none" and self.ops:
             yield "early_stop", ": the result of every operator in ops is needed", "leave it out"
+        if self.early_stop and self.scope == "per-op":
+            yield "early_stop", ": per-op ends at the last tensor that is needed in any case", "leave it out"
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -257,7 +279,7 @@ class Plan(Declared):
         Sharding | Kind | None, "model state that data-parallel ranks divide among them; None: as the framework does"
     ] = None
     recompute: Annotated[
-        Recompute | Literal["none", "selective", "full"] | None,
+        Recompute | Literal["none", "selective", "per-op", "full"] | None,
         "activations that the backward pass recomputes instead of keeping them; None: as the framework does",
     ] = None
     offload: Annotated[
@@ -345,6 +367,11 @@ class Fidelity(Declared):
         Collectives,
         "fluid: flows share links fairly; closed: fixed times without contention; stepwise: every message is simulated",
     ] = "fluid"
+    overlap: Annotated[
+        Literal["free", "slowed"],
+        "free: compute beside communication takes as long as alone; slowed: communication takes multiprocessors and memory "
+        "bandwidth from it",
+    ] = "free"
     granularity: Annotated[Literal["op"], "op: every kernel and every collective is simulated"] = "op"
     power: Annotated[
         Literal["sustained", "burst"],

@@ -80,14 +80,28 @@ class Labels:
         return self._of_step([step.iteration for step in self.steps])
 
     @cached_property
+    def kept_apart(self) -> Array:
+        """A number for each row, equal for rows that need not be told apart when the time of a rank is measured by cause."""
+        optimizing = (self.phase == "optimizer") & self.is_compute
+        number: Array = 4 * self.iteration + 2 * optimizing + self.is_compute
+        return number
+
+    @cached_property
     def kind(self) -> Array:
         """The kind of each row: the kind of the kernel or of the collective, or send, receive, or wait."""
         return self._of_op([_kind(op) for op in self.ops])
 
     @cached_property
-    def flop(self) -> Array:
-        """Flop of each row by the `full` convention; 0 for rows other than compute."""
-        return self._of_op([op.kernel.model_flop if isinstance(op, Compute) else 0 for op in self.ops])
+    def _used(self) -> tuple[tuple[AnyOp, ...], Array]:
+        """The operations that have rows, and the number of each row's among them."""
+        used, number = np.unique(self.op, return_inverse=True)
+        return tuple(self.ops[op] for op in used.tolist()), number
+
+    def flop_of(self, variant: int = 0) -> Array:
+        """Flop of each row by the `full` convention, on ranks of a variant of the program; 0 for rows other than compute."""
+        ops, number = self._used
+        flop: Array = np.array([op.flop_of(variant) if isinstance(op, Compute) else 0 for op in ops])[number]
+        return flop
 
     @cached_property
     def payload_bytes(self) -> Array:

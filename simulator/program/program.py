@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Self
 
-from ..kernels import Gemm, Kernel, Part, Split
+from ..errors import InvariantBroken
+from ..kernels import DIMENSIONS, Gemm, Kernel, Part, Rowwise, Split
 from .holdings import Buffer
 
 COMPUTE = "compute"
@@ -26,8 +27,13 @@ HOST = "host"
 """The stream of the thread that launches the operations of a rank, and the axis of time spent waiting for launches."""
 OFFLOAD = "offload"
 """The axis of copies to and from the memory of the host, and of updates by the host: each kind has a stream of its own."""
+DEEPEP = "deepep"
+"""The library of exchanges of experts that forwards tokens within nodes."""
 COPY_OUT, COPY_IN, UPDATE_ON_HOST = "copy_out", "copy_in", "update_on_host"
 """Kinds of collectives of the axis `OFFLOAD`, each of a single rank."""
+
+
+Matrix = tuple[tuple[int, ...], ...]
 
 
 class Purpose(Enum):
@@ -90,6 +96,8 @@ class Op:
     """None for an operator of the model itself, and for transfers between stages."""
     part: Part = Part.FORWARD
     """The part of a training step to which the op belongs; an op added for an operator has the part of the operator."""
+    unit: tuple[int, str] | None = None
+    """The unit of sharded state of an op in a layer: its first layer and its name; None where the unit is the layer."""
     operator: str = ""
     """The name of the forward op of the operator to which the op belongs; "" for an op without an operator."""
     held_bytes: int = 0
@@ -126,10 +134,34 @@ class Compute(Op):
     """Whether the parameters of the op do not learn."""
     adapter: str = ""
     """For an op of an adapter: "in" for its first matrix, "out" for its second; `split` is that of the adapted layer."""
+    matrices: tuple[int, ...] = ()
+    """For a GEMM of several matrices: the outputs of each, before any splitting."""
     adds_gradient: bool = False
     """Whether the op adds to the gradient of a parameter: weight gradients, and backward kernels of norms, which make both."""
+    rows_of_variants: tuple[int, ...] = ()
+    """Rows of each expert on the ranks of every variant of the program, where they differ; `kernel` has the most of them."""
     listed: bool = False
     """Whether the plan lists the operator of the op among those whose results the backward pass computes again."""
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernel on the ranks of every variant; one for all where `rows_of_variants` is empty."""
+        most = max(self.rows_of_variants, default=0)
+        return tuple(self._with_rows(rows, most) for rows in self.rows_of_variants) or (self.kernel,)
+
+    def flop_of(self, variant: int) -> int:
+        """Flop by the `full` convention on ranks of a variant: in proportion to their rows."""
+        flop, rows = self.kernel.model_flop, self.rows_of_variants
+        return flop // max(rows) * rows[variant] if rows else flop
+
+    def _with_rows(self, rows: int, most: int) -> Kernel:
+        kernel = self.kernel
+        if isinstance(kernel, Gemm):
+            tokens = DIMENSIONS[kernel.part][0]
+            m, n, k = (rows if dim == tokens else getattr(kernel, dim) for dim in "mnk")
+            return replace(kernel, m=m, n=n, k=k)
+        if isinstance(kernel, Rowwise) and kernel.rows % most == 0:
+            return replace(kernel, rows=kernel.rows // most * rows)
+        raise InvariantBroken(f"{self.name}: a kernel of {kernel.shape} does not follow the rows of experts")
 
     @property
     def is_matrix(self) -> bool:
@@ -144,9 +176,8 @@ class Collective(Op):
     communicator: str
     kind: str
     payload_bytes: int
-    matrix_bytes: tuple[tuple[int, ...], ...] = ()
-    """For an uneven all-to-all: the bytes from each member to each other member, in the order of the group. All such ops of a
-    communicator have the same matrix."""
+    matrix_bytes: Matrix = ()
+    """For an uneven all-to-all: the bytes from each member to each other member, in the order of the group."""
 
 
 def collective_for(op: Op, group: Communicator, purpose: Purpose, kind: str, payload_bytes: int, word: str = "") -> Collective:
@@ -245,6 +276,8 @@ class Communicator:
     pipeline: tuple[int, ...] | None = None
     size: int | None = None
     stride: int = 1
+    library: str = ""
+    """The library that carries out its collectives, if it is not the usual one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +318,9 @@ class Program:
     communicators: Mapping[str, Communicator]
     divided_roles: tuple[Role, ...] = ()
     """The role of each order; empty where every pipeline coordinate is a role, until a pass divides the roles."""
+    variants: tuple[tuple[int, ...], ...] = ()
+    """Coordinates along ep of the ranks that run each variant: the same operations, some of them with other numbers of rows
+    (`Compute.rows_of_variants`). Empty where all ranks of a role are alike."""
 
     def __repr__(self) -> str:
         steps = sum(map(len, self.orders))

@@ -59,6 +59,9 @@ BOUND_GPU, FOLDED_GPU = Effort(10.0, 1900), Effort(8.0)
 """Effort per GPU of a run: binding its groups to links, and assigning the GPU to a class of ranks."""
 TASK = {"des": Effort(7.7, 400), "compiled": Effort(2.5, 250)}
 """Effort per task by engine, from scenario to result: a step of Llama-3 405B with every rank of 128 and of 1,024 GPUs."""
+ROW_OF_VARIANT, ROWS_OF_TASK = Effort(0.08, 14), 10
+"""Effort per row and variant of ranks that have loads of their own: its duration; and rows of a rank that are merged into a task,
+about: a step of DeepSeek-V3 on 2,048 GPUs, with 64 variants, has 805,386 rows and 5,172,223 tasks."""
 EDGE = Effort(0.35, 100)
 """Effort per message of a single round in which all pairs exchange: routing the message and adding its load to the links."""
 ROUND_EDGE = Effort(1.1, 400)
@@ -95,13 +98,16 @@ def no_progress(effort: Effort) -> None:
     """Ignores an estimate; used where no progress bar is shown."""
 
 
-def of_run(rows_of_rank: Sequence[int], gpus: int, *, folding: bool, by: str) -> Effort:
-    """Effort of a training step, from what is known before folding: with folding the estimate is a lower bound."""
-    rows = sum(rows_of_rank)
-    once = rows * ROW + gpus * BOUND_GPU
+def of_run(rows_of_rank: Sequence[int], gpus: int, *, folding: bool, by: str, variants: int = 1) -> Effort:
+    """Effort of a training step, from what is known before folding: with folding the estimate is a lower bound.
+
+    With several `variants` of ranks in each pipeline coordinate, rows are merged.
+    """
+    rows, merged = sum(rows_of_rank), ROWS_OF_TASK if variants > 1 else 1
+    once = rows * ROW + gpus * BOUND_GPU + (variants * rows if variants > 1 else 0) * ROW_OF_VARIANT
     if folding:
-        return once + gpus * FOLDED_GPU + rows * TASK[by]
-    return once + rows * gpus // max(1, len(rows_of_rank)) * TASK[by]
+        return once + gpus * FOLDED_GPU + max(rows, rows * variants // merged) * TASK[by]
+    return once + rows * gpus // max(1, len(rows_of_rank)) // merged * TASK[by]
 
 
 def of_routes(cluster: Cluster, sources: int) -> Effort:
@@ -142,12 +148,13 @@ class Limits:
         """The fastest engine that is available for a graph of many tasks."""
         return "compiled" if self.engine in ("auto", "compiled") and find_spec("numba") is not None else "des"
 
-    def must_begin(self, program: Program, cluster: Cluster, *, folding: bool, roles: int = 1) -> None:
-        """Raises `UserError` for a run above the limits, before the program is bound to GPUs, or lowered for further `roles`."""
-        rows = roles * [sum(len(program.bodies[step.body].ops) for step in steps) for steps in program.orders]
-        takes = of_run(rows, cluster.gpus, folding=folding, by=self.quickest) + of_routes(cluster, cluster.gpus)
+    def must_begin(self, program: Program, cluster: Cluster, *, folding: bool) -> None:
+        """Raises `UserError` for a run above the limits, before the program is bound to GPUs."""
+        rows, variants = [sum(len(program.bodies[step.body].ops) for step in steps) for steps in program.orders], program.variants
+        takes = of_run(rows, cluster.gpus, folding=folding, by=self.quickest, variants=len(variants) or 1)
+        takes += of_routes(cluster, cluster.gpus)
         hint = "fewer GPUs or microbatches" if folding else "fewer GPUs or microbatches, or folding"
-        hint += ", or plan.moe.ranks: hottest" if roles > 1 else ""
+        hint += ", or plan.moe.ranks: hottest" if len(variants) > 2 else ""
         self.check(takes, f"this run on {cluster.gpus:,} GPUs", hint)
 
     def must_end(self, tasks: int) -> None:

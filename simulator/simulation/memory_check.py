@@ -74,7 +74,7 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
     is_master = sharding.kind in WITH_MASTER_COPY and shards.parameters > 1 and optimizer.master == "fp32"
     return Terms(
         parameter_bytes=MASTER_BYTES if is_master else scenario.job.element_bytes,
-        gradient_bytes=0 if _copies_every_gradient(scenario) else scenario.framework.gradient_bytes,
+        gradient_bytes=0 if _copies_every_gradient(scenario) else scenario.framework.gradient_bytes(scenario.job),
         element_bytes=scenario.job.element_bytes,
         shards=shards,
         expert_shards=sharding.shards(plan.copies_of_experts(group) * copies),

@@ -20,7 +20,7 @@ from ..engine.timeline import Timeline
 from ..errors import UserError, must_be
 from ..memory.account import RankMemory, all_changes, over_time
 from ..memory.ledger import changes_by_class
-from ..metrics import Array, Observation, Window, bubble, mfu, observe
+from ..metrics import Array, Observation, Window, bubble, mfu, observe, slowed_s
 from ..metrics.idle import BUSY, OPTIMIZER, TimeByCause, imbalance
 from ..metrics.idle import measure as time_by_cause
 from ..metrics.mfu import CONVENTION
@@ -52,6 +52,8 @@ class Metrics:
     launch_s: float
     optimizer_s: float
     busy_s: float
+    slowed_s: float
+    """The part of `busy_s` that kernels take longer because of communication beside them."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ class Result:
             launch_s=observed.mean_s(causes.of(HOST)),
             optimizer_s=observed.mean_s(causes.of(OPTIMIZER)),
             busy_s=observed.mean_s(causes.of(BUSY)),
+            slowed_s=slowed_s.measure(observed),
         )
 
     @cached_property

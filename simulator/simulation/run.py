@@ -60,7 +60,8 @@ class TimelineTable:
     def columns_of(self, rank: int) -> dict[str, Any]:
         """The columns of one rank, in the order of its program."""
         timeline, labels = self.result.engine_timeline, self.result.labels[self.result.coordinate(rank)]
-        tasks, from_ns = timeline.tasks_of(rank), self.result.observation.from_ns
+        tasks, times, from_ns = timeline.tasks_of(rank), timeline.rank_times(rank), self.result.observation.from_ns
+        variant = int(timeline.expansion.skeleton.variants[timeline.class_of[rank]])
         columns = {
             "task": tasks,
             "rank": np.full(len(tasks), rank),
@@ -71,10 +72,10 @@ class TimelineTable:
             "chunk": labels.chunk,
             "microbatch": labels.microbatch,
             "block": np.array(labels.blocks, dtype=object),
-            "start_ns": timeline.times.start_ns[tasks] - from_ns,
-            "end_ns": timeline.times.end_ns[tasks] - from_ns,
-            "arrival_ns": timeline.times.arrival_ns[tasks] - from_ns,
-            "flop": labels.flop,
+            "start_ns": times.start_ns - from_ns,
+            "end_ns": times.end_ns - from_ns,
+            "arrival_ns": times.arrival_ns - from_ns,
+            "flop": labels.flop_of(variant),
             "payload_bytes": labels.payload_bytes,
             "wire_bytes": timeline.expansion.graph.work[tasks] >> 24,
         }
@@ -313,6 +314,7 @@ def _result_lines(run: Run) -> list[tuple[str, str]]:
         ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),
         ("compute", f"{of_step(m.busy_s)}, mean over ranks"),
         *([("sustained clocks", clocks)] if (clocks := _clocks(run)) else []),
+        *([("slow-down", f"{of_step(m.slowed_s)}, compute beside communication")] if m.slowed_s else []),
         ("pipeline bubble", f"{of_step(m.bubble_fraction * m.step_time_s)}, waiting for other stages"),
         ("exposed", by_axis(m.exposed_s) or "no communication"),
         *([("imbalance", f"{uneven}, waiting for slower members of a group")] if uneven else []),

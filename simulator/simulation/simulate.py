@@ -29,7 +29,7 @@ from ..hardware.cluster import Cluster
 from ..kernels import UNFUSED
 from ..lowering.lower import lower
 from ..lowering.passes.expert_overlap import paired
-from ..plan.plan import Fidelity, Moe, Plan
+from ..plan.plan import Fidelity, Plan
 from ..program.labels import Labels
 from ..program.program import Program
 from ..program.slot import Layout, lay_out
@@ -43,8 +43,6 @@ from .memory_check import memory_of
 from .run import Run
 from .slot_durations import slot_durations
 
-MANY_ROLES = 16
-"""Number of ranks with loads of their own from which the effort is estimated before the program of each is written."""
 PERTURB = "sim.Perturb(rank=13, speed=0.8), or a list of such"
 MODEL = 'sim.model("llama3-70b"); a scenario from a file or a mapping is run by .simulate()'
 
@@ -104,9 +102,6 @@ def simulate_scenario(
     layout = layout_of(scenario, site)
     counts = steady_state.to_simulate(scenario, steps)
     limits = estimated_effort.Limits(engine, long, expect)
-    if roles := _many_roles(scenario.plan):
-        even = replace(scenario, plan=replace(scenario.plan, moe=Moe()))
-        limits.must_begin(program_of(even, counts[0], layout), scenario.cluster, folding=folding, roles=roles)
     memory = memory_of(scenario, layout, allow_oom=allow_oom)
     for count in counts:
         program = program_of(scenario, count, layout)
@@ -116,12 +111,6 @@ def simulate_scenario(
             wall_s = perf_counter() - began
             return Run(scenario, program, site, prices, bound, timeline, memory, used, reason, wall_s, window)
     raise InvariantBroken("no number of steps was enough to measure one")
-
-
-def _many_roles(plan: Plan) -> int:
-    """The number of ranks with loads of their own, where lowering them all takes long; 0 elsewhere."""
-    own = plan.ep if plan.moe.routing != "balanced" and plan.moe.ranks == "each" else 0
-    return own if own >= MANY_ROLES else 0
 
 
 def _check_options(engine: str, steps: int | None) -> None:
@@ -135,7 +124,7 @@ def _check_options(engine: str, steps: int | None) -> None:
 def prices_of(scenario: Scenario) -> PricedKernels:
     """Kernel times in the scenario's dtype on its GPU with its software; lowering has split the kernels that are not fused."""
     gpu, framework = scenario.cluster.gpu, scenario.framework
-    accumulates = framework.fusion.accumulation and framework.gradients == "fp32"
+    accumulates = framework.fusion.accumulation and framework.gradients_of(scenario.job) == "fp32"
     library = "" if framework.attention == UNFUSED else framework.attention
     software = Options(library, accumulate=accumulates, launches=LAUNCHES[scenario.fidelity.power])
     return measured_cost(gpu, scenario.job.activation_dtype, shipped_fits.fits_for(gpu), software)
@@ -148,7 +137,8 @@ def site_of(scenario: Scenario, prices: PricedKernels | None = None) -> Site:
     host = _host(scenario.framework)
     policy = policy_on(cluster)
     uneven = replace(policy, uneven=lambda matrix, gpus: uneven_policy(Exchange.of(matrix), policy, cluster, gpus))
-    return Site(cluster, prices or prices_of(scenario), uneven, perturbations, host)
+    sms = scenario.framework.sms if scenario.fidelity.overlap == "slowed" else None
+    return Site(cluster, prices or prices_of(scenario), uneven, perturbations, host, sms)
 
 
 def _perturbation(p: Perturb, cluster: Cluster) -> Perturbation:
@@ -196,7 +186,8 @@ def _simulated(
     """The bound program, its timeline, the engine, and the reasons for the number of classes of ranks and for the engine."""
     bound, fidelity = bound_of(scenario, program, site), scenario.fidelity.collectives
     messages = fidelity == "stepwise"
-    folded = (fold if folding and not messages else unfolded)(bound.skeleton, limits.must_end)
+    skeleton = bound.skeleton if messages else bound.merged
+    folded = (fold if folding and not messages else unfolded)(skeleton, limits.must_end)
     steps_of = stepwise(bound, site, folded, limits.must_send) if messages else None
     graph = with_fixed_durations(steps_of.graph if steps_of else folded.graph, every=fidelity == "closed")
     try:

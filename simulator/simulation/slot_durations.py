@@ -27,7 +27,7 @@ def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) 
     layout = with_vocabulary(layout, scenario.plan.vocabulary) if scenario.plan.shares_vocabulary else layout
     whole = replace(derived.placed(scenario), splits=1, overlap=replace(scenario.plan.overlap, pp=True))
     program = weights_cast_before(lower(scenario.model, whole, scenario.job, layout, dp=1, framework=scenario.framework))
-    bound = bind(program, derived.mesh_of(scenario), replace(site, perturbations=()), gpus=derived.gpus_of(scenario))
+    bound = bind(program, derived.mesh_of(scenario), replace(site, perturbations=(), sms=None), gpus=derived.gpus_of(scenario))
     expansion = fold(bound.skeleton)
     times = des.simulate(with_fixed_durations(expansion.graph))
     lasts_s: dict[tuple[str, int], float] = {}

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..config.scenario import Perturb, Scenario
-from ..engine.skeleton import Template
 from ..engine.task import Array
+from ..engine.template import Template
 from ..engine.timeline import Timeline
 from ..metrics import Window, whole
 from ..program.labels import Labels
@@ -64,7 +64,7 @@ def first_starts_ns(timeline: Timeline, labels: tuple[Labels, ...]) -> Array:
     starts_ns = []
     for which in range(timeline.expansion.skeleton.ranks):
         program = int(skeleton.program[which])
-        rows = first_kernels(skeleton.templates[program], labels[program])
+        rows = first_kernels(skeleton.templates[program].whole, labels[program])
         starts_ns.append(timeline.times.start_ns[timeline.expansion.tasks_of(which)[rows]])
     return np.array(starts_ns)
 

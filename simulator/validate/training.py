@@ -112,7 +112,7 @@ def _predicted(row: Row, outcome: Outcome | str, note: str) -> Predicted | UserE
 def memory_gb(row: Row) -> float:
     """The predicted memory of a row in the unit of its kind, without its times. Raises `UserError` for what is not modelled."""
     scenario = from_document(Document.of(scenario_of(row)[0]), Trust())
-    feasible.check(scenario)
+    scenario = feasible.check(scenario)
     return _of_kind(row, memory_of(scenario, layout_of(scenario)))
 
 

@@ -13,9 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from ..fields import BytesOrNone, Contradiction, Declared, Key, Latency, Limits, Name, Noun, Text, documented
 from ..units import GIB, MIB
-from .job import ELEMENT_BYTES, NarrowFormat
+from .job import ELEMENT_BYTES, Job, NarrowFormat
 
 Narrow = Annotated[NarrowFormat, Noun("format of eight or four bits")]
+Sms = Limits(ge=0, le=64)
 
 
 @documented
@@ -89,11 +90,22 @@ class Overlaps(Declared):
 
 @documented
 @dataclass(frozen=True, slots=True)
+class CommunicationSms(Declared):
+    """Multiprocessors (SMs) that communication holds while it runs; None: as its library chooses. Used by fidelity.overlap."""
+
+    rings: Annotated[int | None, Sms, "SMs of a collective by rings or trees, such as NCCL_MAX_CTAS"] = None
+    switches: Annotated[int | None, Sms, "SMs of a reduction by NVSwitches, such as NCCL_NVLS_NCHANNELS"] = None
+    transfers: Annotated[int | None, Sms, "SMs of a message between two GPUs"] = None
+    exchanges: Annotated[int | None, Sms, "SMs of an all-to-all, or of a dispatch or combine of DeepEP"] = None
+
+
+@documented
+@dataclass(frozen=True, slots=True)
 class UsualPlan(Declared):
     """Parts of a plan that the framework chooses where a plan leaves them open."""
 
     sharding: Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp"], "state that data-parallel ranks divide"] = "none"
-    recompute: Annotated[Literal["none", "selective", "full"], "activations that the backward pass recomputes"] = "none"
+    recompute: Annotated[Literal["none", "selective", "per-op", "full"], "activations that the backward pass recomputes"] = "none"
     recompute_every: Annotated[int, Limits(ge=1, le=2**10), "every so many-th layer of a stage recomputes"] = 1
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -137,11 +149,17 @@ class Framework(Declared):
     compile: Annotated[bool, "whether a compiler fuses pointwise operators and reductions"] = False
     cuda_graphs: Annotated[bool, "whether the host launches captured CUDA graphs instead of kernels"] = False
     p2p_sync: Annotated[bool, "whether the host, too, waits for blocking transfers before further launches"] = False
-    gradients: Annotated[Literal["fp32", "bf16", "fp16"], "number format of accumulating and reducing gradients"] = "fp32"
+    gradients: Annotated[
+        Literal["fp32", "bf16", "fp16", "by-dtype"],
+        "number format of accumulating and reducing gradients; by-dtype: fp16 for jobs in fp16, else fp32, as in Megatron-LM",
+    ] = "fp32"
     fusion: Annotated[Fusion, "which operators run as one kernel"] = field(default_factory=Fusion)
     host: Annotated[HostTimes, "times of launches on the host"] = field(default_factory=HostTimes)
     low_precision: Annotated[LowPrecision, "use of formats of eight or four bits"] = field(default_factory=LowPrecision)
     overlap: Annotated[Overlaps, "communication beside compute, if the plan says nothing"] = field(default_factory=Overlaps)
+    sms: Annotated[CommunicationSms, "SMs that communication takes from compute beside it"] = field(
+        default_factory=CommunicationSms
+    )
     plan: Annotated[UsualPlan, "sharding and recomputation, if the plan says nothing"] = field(default_factory=UsualPlan)
     memory: Annotated[MemoryOverhead, "GPU memory besides tensors"] = field(default_factory=MemoryOverhead)
 
@@ -163,6 +181,11 @@ class Framework(Declared):
         """Host time for the launch of a kernel, in seconds."""
         return self.host.compiled_kernel_s if self.compile else self.host.kernel_s
 
-    @property
-    def gradient_bytes(self) -> int:
-        return ELEMENT_BYTES[self.gradients]
+    def gradients_of(self, job: Job) -> Literal["fp32", "bf16", "fp16"]:
+        """The number format in which the gradients of a job are accumulated and reduced."""
+        if self.gradients == "by-dtype":
+            return "fp16" if job.dtype == "fp16" else "fp32"
+        return self.gradients
+
+    def gradient_bytes(self, job: Job) -> int:
+        return ELEMENT_BYTES[self.gradients_of(job)]

@@ -94,10 +94,10 @@ def test_a_rank_without_a_role_is_refused() -> None:
         roles_of_ranks((Role(0, {"dp": (0,)}),), Mesh.of({"dp": 2, "tp": 2}, "tp-dp"))
 
 
-def test_a_communicator_has_one_uneven_collective() -> None:
+def test_all_members_of_a_group_exchange_by_the_same_matrix() -> None:
     def uneven(size: int) -> Body:
         given = ((0, size, 0, 0),) * 4
         return Body(tuple(replace(op, matrix_bytes=given) if isinstance(op, Collective) else op for op in body(size).ops))
 
-    with pytest.raises(InvariantBroken, match="dp has several uneven collectives"):
-        bound(replace(toy(), bodies={"little": uneven(1), "much": uneven(2)}))
+    with pytest.raises(InvariantBroken, match="do not take the same turns"):
+        fold(bound(replace(toy(), bodies={"little": uneven(1), "much": uneven(2)})).skeleton)

@@ -32,6 +32,8 @@ HOST = {"framework.host": {"kernel": "20 us", "compiled_kernel": "10 us", "colle
 FP8 = {"cluster.gpu": "h100", "job.dtype": "fp8"}
 SLOW_RANK = {"perturb": [{"rank": 3, "speed": 0.5, "from": "1 ms", "until": "4 ms"}]}
 SLOW_LINK = {"perturb": [{"link": "node0/nic0>leaf0", "capacity": 0.1}]}
+SLOWED = {"fidelity.overlap": "slowed"}
+SUMS_BESIDE = {"plan": {"tp": 8, "pp": 1, "sequence_parallel": False, "overlap": {"tp": True}}}
 FSDP = {"plan": {"tp": 2, "pp": 1, "sharding": {"kind": "fsdp"}}}
 INTERLEAVED = {"plan.schedule": "interleaved", "plan.chunks": 2}
 WIDE = {"plan": {"tp": 2, "pp": 1}}
@@ -161,6 +163,7 @@ CASES: dict[str, Case] = {
     "plan.sharding.in_flight": Case(1, FSDP),
     "plan.sharding.reduce": Case("last", FSDP),
     "plan.sharding.reduce_dtype": Case("bf16", FSDP),
+    "plan.sharding.unit": Case("half-layer", FSDP),
     "plan.recompute": Case("full"),
     "plan.recompute.scope": Case("selective", {"plan.recompute": {}}),
     "plan.recompute.ops": Case(["mlp_norm"], {"plan.recompute": {}}),
@@ -251,8 +254,13 @@ CASES: dict[str, Case] = {
     "framework.memory.stage_results": Case(True),
     "framework.memory.whole_gradients": Case(True),
     "fidelity.collectives": Case("closed"),
+    "fidelity.overlap": Case("slowed"),
     "fidelity.granularity": Case("layer"),
     "fidelity.power": Case("burst"),
+    "framework.sms.rings": Case(4, {**SLOWED, "plan": {"tp": 4, "pp": 2}}),
+    "framework.sms.switches": Case(4, {**SLOWED, **ONE_NODE, **SUMS_BESIDE}),
+    "framework.sms.transfers": Case(30, SLOWED),
+    "framework.sms.exchanges": Case(4, {**BESIDE, **SLOWED, "plan.overlap.ep": True}),
     "perturb.0.rank": Case(8, SLOW_RANK),
     "perturb.0.speed": Case(0.25, SLOW_RANK),
     "perturb.0.from": Case("2 ms", SLOW_RANK),

@@ -11,7 +11,16 @@ import pytest
 import simulator as sim
 from simulator.errors import UserError
 from simulator.simulation.runnable import RunnableScenario as Scenario
-from simulator.workload.framework import Framework, Fusion, HostTimes, LowPrecision, MemoryOverhead, Overlaps, UsualPlan
+from simulator.workload.framework import (
+    CommunicationSms,
+    Framework,
+    Fusion,
+    HostTimes,
+    LowPrecision,
+    MemoryOverhead,
+    Overlaps,
+    UsualPlan,
+)
 
 
 def scenario(plan: sim.Plan | None = None, perturb: tuple[sim.Perturb, ...] = (), fabric: str = "") -> Scenario:
@@ -53,6 +62,14 @@ ON_HOST = sim.Plan(tp=2, sharding="zero3", offload=sim.Offload(optimizer=True))
 SLOW_RANK = sim.Perturb(rank=3, speed=0.5, from_s=0.001, until_s=0.004)
 SLOW_LINK = sim.Perturb(link="node0/nic0>leaf0", capacity=0.1, from_s=0.001, until_s=0.004)
 
+BESIDE = sim.Plan(pp=2, ep=4, schedule="interleaved", chunks=2, overlap=sim.Overlap(ep=True))
+
+
+def slowed(plan: sim.Plan) -> Scenario:
+    """A run in which communication slows compute beside it."""
+    return replace(scenario(plan), fidelity=sim.Fidelity(overlap="slowed"))
+
+
 CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
     sim.Plan: {
         "tp": (scenario(), 4),
@@ -89,6 +106,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "in_flight": (scenario(FSDP), 1),
         "reduce": (scenario(FSDP), "last"),
         "reduce_dtype": (scenario(FSDP), "bf16"),
+        "unit": (scenario(FSDP), 2),
     },
     sim.Overlap: {
         "dp": (scenario(), False),
@@ -168,6 +186,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "low_precision": (software("fp8"), LowPrecision(scaling="current")),
         "overlap": (software(), Overlaps(tp=True)),
         "plan": (software(), UsualPlan(recompute="full")),
+        "sms": (slowed(sim.Plan(tp=4, pp=2)), CommunicationSms(rings=4)),
         "memory": (software(), MemoryOverhead(fragmentation_fraction=0.1)),
     },
     UsualPlan: {
@@ -221,8 +240,15 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "ep": (mixture(sim.Plan(pp=2, ep=4, schedule="interleaved", chunks=2)), True),
         "parameter_gather": (replace(software(), plan=sim.Plan(tp=2, pp=2, sharding="zero1")), False),
     },
+    CommunicationSms: {
+        "rings": (slowed(sim.Plan(tp=4, pp=2)), 4),
+        "switches": (slowed(sim.Plan(tp=8, overlap=sim.Overlap(tp=True), sequence_parallel=False)), 4),
+        "transfers": (slowed(sim.Plan(tp=2, pp=2)), 30),
+        "exchanges": (replace(slowed(BESIDE), model=mixture().model), 4),
+    },
     sim.Fidelity: {
         "collectives": (scenario(fabric="ideal"), "closed"),
+        "overlap": (scenario(), "slowed"),
         "granularity": (scenario(), "layer"),
         "power": (scenario(), "burst"),
     },
@@ -254,6 +280,7 @@ INNER: dict[type[Any], tuple[str, str]] = {
     Overlaps: ("framework", "overlap"),
     UsualPlan: ("framework", "plan"),
     MemoryOverhead: ("framework", "memory"),
+    CommunicationSms: ("framework", "sms"),
 }
 
 

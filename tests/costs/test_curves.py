@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from types import ModuleType
 
 import numpy as np
@@ -47,7 +47,7 @@ places = st.sampled_from([(2, 1), (3, 1), (8, 1), (72, 1), (2, 2), (16, 2), (40,
 sizes = st.floats(0, 37).map(lambda octaves: 2.0**octaves)
 kinds = st.sampled_from(KINDS)
 algorithms = st.sampled_from(ALGORITHMS)
-CHOSEN = ("auto", "plain", "direct")
+CHOSEN = ("auto", "plain", "direct", "direct_vllm")
 """Left to a library, or to a framework that hands over to it: where it changes over, the time of an all-reduce may jump."""
 
 
@@ -614,13 +614,16 @@ def test_a_size_that_was_left_out_is_predicted(make: ModuleType) -> None:
 
 @pytest.mark.slow
 def test_a_system_that_was_left_out_is_predicted(make: ModuleType) -> None:
-    rows = [row for row in make.measured(TABLE) if row.role == "fit"]
-    errors = make.leave_one_system_out(rows)
+    judged = make.systems_left_out([row for row in make.measured(TABLE) if row.role == "fit"])
+    errors: dict[tuple[str, str], list[float]] = {}
+    for row in judged:
+        errors.setdefault((row.system, row.place), []).append(row.error)
     medians = {key: median(map(abs, values)) for key, values in errors.items()}
     inside = [value for (_, where), value in medians.items() if where == "inside"]
     assert sum(inside) / len(inside) <= 0.13
     assert overall(errors, "inside") <= 0.15
-    assert overall(errors, "across") <= 0.13
+    assert overall(errors, "across") <= 0.14
+    assert 0.88 <= mean(row.sigmas <= 2 for row in judged) <= 0.94
     assert medians.pop(("H100 cluster00", "across")) < 0.75, "sends at a quarter of its NICs: words do not tell, known to fail"
     assert max(medians.values()) <= 0.19
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from simulator.engine.skeleton import Skeleton, Tariff, Template
+from simulator.engine.skeleton import Skeleton, Tariff
 from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, Profile, TaskGraph
+from simulator.engine.template import Template
 from simulator.errors import InvariantBroken
 
 ONE = 1 << WEIGHT_BITS
@@ -179,6 +180,8 @@ def random_base(rng: np.random.Generator) -> Base:
         pattern=np.zeros(shape, dtype=np.int64),
         tail_ns=np.where(rng.random(shape) < 0.5, 0, rng.integers(1, 300, shape)),
         cap_profile=np.where(falls, len(profiles), -1),
+        cores=random_part(rng, shape),
+        memory=random_part(rng, shape),
     )
     return Base(
         templates,
@@ -206,7 +209,14 @@ def _template(rng: np.random.Generator, script: list[tuple[int, int] | None], sl
         preds.append(sorted(set(rng.integers(0, row, int(rng.integers(0, 3))).tolist())) if row else [])
         lanes[slot[-1] + 1].append(row)
     columns = [np.array(c, dtype=np.int64) for c in (slot, solo, charge)]
-    return Template(*columns, Csr.from_lists(preds), Csr.from_lists(lanes))
+    resource = np.where(columns[0] < 0, rng.integers(-1, 2, len(slot)), -1)
+    return Template(*columns, Csr.from_lists(preds), Csr.from_lists(lanes), resource)
+
+
+def random_part(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """What tasks take of a resource: nothing, a little, or, several together, more than there is."""
+    part: Array = np.where(rng.random(shape) < 0.5, 0, rng.integers(1, FULL_SPEED // 2, shape))
+    return part
 
 
 def lift(base: Base, copies: int, rng: np.random.Generator) -> Skeleton:

@@ -9,8 +9,9 @@ import pytest
 
 from simulator.engine import des
 from simulator.engine.fold import Partition, fold, quotient, refine, unfolded, verify
-from simulator.engine.skeleton import Expansion, Skeleton, Tariff, Template, task_count
+from simulator.engine.skeleton import Expansion, Skeleton, Tariff, task_count
 from simulator.engine.task import FULL_SPEED, UNCAPPED, Csr, Profile
+from simulator.engine.template import Template
 from simulator.errors import InvariantBroken
 
 from .make import check, gb_per_s, lift, random_base, with_profile
@@ -108,7 +109,7 @@ def bare(members: list[list[int]], *, speed: list[int] | None = None) -> Skeleto
         slots[0, of] = communicator
     zeros, turns = np.zeros(3, dtype=np.int64), np.array([-1, 0, 0])
     template = Template(turns, np.array([10, 0, 0]), zeros, Csr.from_lists([[], [0], [1]]), Csr.from_lists([[0], [1, 2]]))
-    tariff = Tariff(*(np.full((1, 1), value) for value in (5, 0, UNCAPPED, 0, 0, -1)))
+    tariff = Tariff(*(np.full((1, 1), value) for value in (5, 0, UNCAPPED, 0, 0, -1, 0, 0)))
     profiles = (Profile.constant(FULL_SPEED), Profile.constant(FULL_SPEED // 2))
     footprints = Csr.from_lists([[] for _ in members])
     return Skeleton(

@@ -274,8 +274,8 @@ def test_t17_10_dispatches_are_narrow_and_combines_are_not() -> None:
         assert paid[name, Purpose.COMBINE] == pytest.approx(2 * paid[name, Purpose.DISPATCH], abs=2)
 
 
-def tokens_of(chosen: Scenario) -> tuple[tuple[int, ...], ...]:
-    return drawn(chosen.model, chosen.plan, SEQ)
+def tokens_of(chosen: Scenario, layer: int = 0) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, drawn(chosen.model, chosen.plan, SEQ, layer).tolist()))
 
 
 def test_t17_11_drawn_rows_are_uneven_and_all_there() -> None:
@@ -295,16 +295,18 @@ def test_t17_11_drawn_rows_are_uneven_and_all_there() -> None:
 
 def test_t17_11_ranks_exchange_and_compute_their_own_rows() -> None:
     chosen = of({"ep": 4, "moe": sim.Moe(routing="drawn")})
-    rows, program = np.array(tokens_of(chosen)), program_of(chosen)
-    assert len(program.roles) == 4
-    for role, order in zip(program.roles, program.orders, strict=True):
-        ops = [op for step in order for op in program.bodies[step.body].ops]
-        (rank,) = role.coordinates["ep"]
-        gemms = {op.kernel.m for op in ops if isinstance(op, Compute) and op.expert and op.part is Part.FORWARD and
-                 isinstance(op.kernel, Gemm)}  # fmt: skip
-        assert gemms == {-(-int(rows[:, rank].sum()) // 2)}
+    program = program_of(chosen)
+    assert program.variants == ((0,), (1,), (2,), (3,))
+    ((order,),) = {program.orders}
+    ops = [op for step in order for op in program.bodies[step.body].ops]
+    for layer in range(LAYERS):
+        rows, of_layer = np.array(tokens_of(chosen, layer)), [op for op in ops if op.layer == layer]
+        for rank in range(4):
+            gemms = {op.kernels()[rank].m for op in of_layer if isinstance(op, Compute) and op.expert and
+                     op.part is Part.FORWARD and isinstance(op.kernel, Gemm)}  # fmt: skip
+            assert gemms == {-(-int(rows[:, rank].sum()) // 2)}
         for purpose, matrix in ((Purpose.DISPATCH, rows), (Purpose.COMBINE, rows.T)):
-            found = {op.matrix_bytes for op in ops if op.purpose is purpose}
+            found = {op.matrix_bytes for op in of_layer if isinstance(op, Collective) and op.purpose is purpose}
             assert found == {tuple(map(tuple, (matrix * HIDDEN * BYTES).tolist()))}
     run = chosen.simulate()
     assert run.metrics.imbalance_s["ep"] > 0
@@ -315,14 +317,14 @@ def test_t17_11_ranks_exchange_and_compute_their_own_rows() -> None:
 def test_t17_11_uneven_exchanges_of_equal_rows_are_even_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """A balanced matrix gives one role, and the same times as balanced routing."""
 
-    def even(model: Any, plan: sim.Plan, tokens: int) -> tuple[tuple[int, ...], ...]:
-        return ((tokens * model.experts_per_token // plan.ep,) * plan.ep,) * plan.ep
+    def even(model: Any, plan: sim.Plan, tokens: int, layer: int) -> np.ndarray:
+        return np.full((plan.ep, plan.ep), tokens * model.experts_per_token // plan.ep)
 
     monkeypatch.setattr(routing, "drawn", even)
     for cluster in (small_cluster(2), small_cluster(2, fabric="ndr-ib")):
         balanced = replace(of({"ep": 8}), cluster=cluster)
         uneven = replace(balanced, plan=replace(balanced.plan, moe=sim.Moe(routing="drawn")))
-        assert len(program_of(uneven).roles) == 1
+        assert not program_of(uneven).variants
         assert uneven.simulate().metrics.step_time_s == pytest.approx(balanced.simulate().metrics.step_time_s, rel=1e-6)
 
 

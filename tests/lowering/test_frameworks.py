@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.config import catalog
+from simulator.config import catalog, feasible
 from simulator.config.document import read
 from simulator.kernels import Attention, Kernel, Rowwise
 from simulator.lowering.kernels_of_framework import Layered, framework_kernels
 from simulator.program.program import Collective, Compute, Program
+from simulator.simulation.memory_check import memory_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
-from simulator.simulation.simulate import program_of, site_of
+from simulator.simulation.simulate import layout_of, program_of, site_of
 from simulator.workload.framework import Framework, Fusion, HostTimes
 
 from .. import small_scenarios
@@ -200,16 +201,30 @@ def test_folding_is_exact_with_every_framework(name: str) -> None:
     small_scenarios.both(*small_scenarios.bound_twice(small)).assert_equal()
 
 
+def reduced_bytes(of: Scenario) -> int:
+    bodies = program_of(of).bodies.values()
+    return sum(op.payload_bytes for b in bodies for op in b.ops if isinstance(op, Collective) and "gradients" in op.name)
+
+
 def test_t9_6_gradients_in_half_the_bytes_are_reduced_and_held_in_half() -> None:
     plan = sim.Plan(tp=2, pp=2, dp=2)
     full, half = (scenario(plan=plan, gradients=dtype) for dtype in ("fp32", "bf16"))
-
-    def reduced(s: Scenario) -> int:
-        bodies = program_of(s).bodies.values()
-        return sum(op.payload_bytes for b in bodies for op in b.ops if isinstance(op, Collective) and "gradients" in op.name)
-
-    assert reduced(full) == 2 * reduced(half) > 0
+    assert reduced_bytes(full) == 2 * reduced_bytes(half) > 0
     assert [r.gradients_bytes for r in full.simulate().memory] == [2 * r.gradients_bytes for r in half.simulate().memory]
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("name", [name for name in PROFILES if name.startswith("megatron")])
+def test_t9_6_gradients_of_jobs_in_fp16_have_16_bits_in_megatron(name: str) -> None:
+    software = sim.framework(name)
+    jobs = [sim.Job(64, 8, dtype=dtype) for dtype in ("fp16", "bf16")]  # type: ignore[arg-type]
+    half, other = (replace(scenario(), job=job, framework=software) for job in jobs)
+    ratio = 2 if software.gradients == "by-dtype" else 1
+    assert reduced_bytes(other) == ratio * reduced_bytes(half) > 0
+    if not software.memory.whole_gradients:
+        held = [[rank.gradients_bytes for rank in memory_of(of, layout_of(of))] for of in (half, other)]
+        assert held[1] == [ratio * size for size in held[0]]
+    assert feasible.check(half).framework.gradients == ("bf16" if software.gradients == "bf16" else "fp16")
 
 
 def test_t9_7_gradients_that_the_product_does_not_add_are_added_apart() -> None:

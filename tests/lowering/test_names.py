@@ -19,7 +19,7 @@ from ..small_scenarios import HOST, scenario, small_cluster, small_model
 
 PASSES = (
     "build", "vocabulary", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "decomposed_gemms",
-    "accumulate", "recompute", "offload_activations", "data_parallel", "zero1", "zero3", "muon", "offload_state",
+    "accumulate", "recompute", "offload_activations", "units", "data_parallel", "zero1", "zero3", "muon", "offload_state",
     "cast_weights", "pipeline", "blocking", "side_by_side", "repeat", "between_norms",
 )  # fmt: skip
 
@@ -65,7 +65,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "zero1, tied": ({"tied_embeddings": True}, {"tp": 2, "pp": 2, "sharding": "zero1"}, {}, "none"),
     "zero2": ({}, {"tp": 2, "sharding": "zero2"}, {}, "torchtitan-2024"),
     "fsdp": ({"tied_embeddings": True}, {"tp": 2, "sharding": "fsdp"}, {"dtype": "fp8"}, "torchtitan-2024"),
-    "hsdp in a pipeline": ({}, {"pp": 2, "sharding": sim.Sharding("hsdp", group=2)}, {}, "none"),
+    "hsdp in a pipeline": ({}, {"pp": 2, "sharding": sim.Sharding("hsdp", group=2, unit="half-layer")}, {}, "none"),
     "tied on one rank": ({"tied_embeddings": True}, {"tp": 2, "sharding": "zero1"}, {}, "torchtitan-2024"),
     "blocking": ({}, {"tp": 2, "pp": 4, "overlap": sim.Overlap(dp=False, tp=True, pp=False)}, {}, "megatron-lm-2021"),
     "split backward": ({}, {"tp": 2, "pp": 2, "schedule": "zb-h1", "overlap": sim.Overlap(tp=True)}, {}, "none"),
@@ -80,6 +80,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "recomputed layers": ({}, {"pp": 2, "recompute": "full", "schedule": "zb-h1"}, {"dtype": "fp8"}, "megatron-core-2025"),
     "recomputed attention": ({}, {"tp": 2, "recompute": "selective", "sharding": "zero1"}, {}, "megatron-lm-2021"),
     "recomputed operators": ({}, {"tp": 2, "recompute": sim.Recompute(ops=("mlp_norm", "mlp_up"))}, {}, "torchtitan-2024"),
+    "kept results": ({}, {"tp": 2, "recompute": "per-op", "sharding": sim.Sharding("fsdp", unit=2)}, {}, "torchtitan-2024"),
     "windows, norms of heads": ({"window": 64, "full_attention_every": 3, "qk_norm": "head", "norms": "both"},
         {"tp": 2, "pp": 2, "sharding": "zero1"}, {}, "torchtitan-2024"),
     "parallel layers": ({"parallel_mlp": "one_norm"}, {"tp": 2, "pp": 2}, {"dtype": "fp8"}, "megatron-core-2025"),

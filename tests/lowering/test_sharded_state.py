@@ -260,8 +260,9 @@ def test_t13_9_without_overlap_nothing_runs_beside_compute(kind: str) -> None:
 
 
 GRID = [
-    ("zero2", {}), ("zero3", {}), ("fsdp", {}), ("hsdp", {"group": 2}), ("zero1", {"group": 2}), ("zero3", {"group": 2}),
-    ("fsdp", {"reshard": False}), ("fsdp", {"prefetch": 0}), ("fsdp", {"in_flight": 1, "reduce": "last"}),
+    ("zero2", {}), ("zero3", {}), ("fsdp", {}), ("hsdp", {"group": 2}), ("zero1", {"group": 2}),
+    ("zero3", {"group": 2, "unit": "half-layer"}),
+    ("fsdp", {"reshard": False}), ("fsdp", {"prefetch": 0}), ("fsdp", {"in_flight": 1, "reduce": "last", "unit": 2}),
 ]  # fmt: skip
 PLANS: dict[str, dict[str, Any]] = {
     "dp": {"dp": 4},

@@ -93,7 +93,7 @@ def test_labels_say_of_each_row_what_its_step_and_its_operation_say(of: list[Ste
         assert [column[row] for column in (labels.is_compute, labels.is_transfer, labels.is_wait, labels.is_launch)] == [
             o < 2, o in (3, 4), o == 5, o == 5
         ]  # fmt: skip
-        assert labels.flop[row] == (60 if o == 0 else 0)
+        assert labels.flop_of()[row] == (60 if o == 0 else 0)
         assert labels.payload_bytes[row] == (0, 0, 12, 34, 34, 0)[o]
         named = f"layer {stage.first_layer} qkv" if o == 0 and stage else OPS[o].name
         assert labels.blocks[row] == labels.block(row) == named

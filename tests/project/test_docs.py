@@ -17,7 +17,7 @@ SENTENCE = re.compile(r"^(\d+)\. ", re.MULTILINE)
 LETTER = {"First": "s", "Second": "t"}
 PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = ("simulator", "workloads", "topologies", "notebooks", "docs", "tests", "results", "benchmarks")
-WAIST = ("task", "skeleton", "timeline")
+WAIST = ("task", "template", "skeleton", "timeline")
 """The modules of the engine whose classes pass between it and the rest."""
 NAMED = re.compile(r"test_([st])(\d+)_(\d+)(?:_(and|to)_(\d+))?(?![a-z0-9])")
 

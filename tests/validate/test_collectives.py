@@ -370,7 +370,7 @@ def test_what_describes_no_machine_is_skipped_with_the_nearest_word(changes: dic
     [
         ("nccl", "auto", 2**28, ("", "")),
         ("", "", 2**28, ("nccl", "auto")),
-        ("trtllm", "", 2**20, ("vllm", "")),
+        ("vllm", "", 2**28, ("trtllm", "")),
         ("trtllm", "", 2**28, ("nccl", "")),
         ("nccl", "nvls", 2**28, ("nccl", "auto")),
     ],
@@ -385,8 +385,8 @@ def test_libraries_and_algorithms_differ() -> None:
     nccl, plain, ring = predicted([("nccl", ""), ("nccl-plain", ""), ("nccl", "ring")], 2**28)
     assert nccl < plain
     assert nccl < ring
-    nccl, direct = predicted([("nccl", ""), ("trtllm", "")], 2**16)
-    assert direct < nccl
+    nccl, direct, other = predicted([("nccl", ""), ("trtllm", ""), ("vllm", "")], 2**16)
+    assert direct < other < nccl
     nccl, direct = predicted([("nccl", ""), ("vllm", "")], 2**16, kind="all_gather")
     assert direct == nccl
 

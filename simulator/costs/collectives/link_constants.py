@@ -80,9 +80,44 @@ class Across(Declared):
         Written(with_field="nics"),
         "message size at which half of the handshake's latency is added",
     ] = 64.0 * KIB
+    plugin_s: Annotated[
+        Latency, "latency that the library's network plug-in adds to every crossing, whatever the wire; 0 without plug-in"
+    ] = 0.0
+    alltoall: Annotated[
+        Share, "fraction of the rate of rings that an all-to-all reaches, whose many small messages load the plug-in"
+    ] = 1.0
     sharp: Annotated[bool, "whether switches of the network reduce (SHARP)"] = False
     adaptive: Annotated[bool, "whether the packets of a flow take several routes, so that flows do not collide"] = False
     nvls: Annotated[bool, "whether the library reduces in NVSwitches in collectives over several nodes"] = True
+    crowd: Annotated[
+        float,
+        Limits(ge=0, le=1),
+        "exponent of the slowdown of rings: over N nodes a ring, limited by its slowest hop, gets (N/2)^-crowd of the NICs' rate",
+    ] = 0.0
+    tree_efficiency: Annotated[
+        Share, Written(with_field="nics"), "efficiency of trees over more than two nodes, over that of rings"
+    ] = 0.65
+    nvls_tree_efficiency: Annotated[Share, Written(with_field="nics"), "the same where NVSwitches reduce"] = 0.81
+    sharp_efficiency: Annotated[
+        Share, Written(with_field="nics"), "efficiency of reductions in network switches, over that of rings"
+    ] = 0.7
+    leaf_nodes: Annotated[
+        int, Limits(ge=1, le=2**20), "nodes behind one leaf switch, where no topology is given; beyond it single flows are hashed"
+    ] = 4
+    collisions: Annotated[
+        float, Limits(ge=0, le=1), "exponent of collisions: over N nodes (N / leaf_nodes)^collisions flows share the fullest link"
+    ] = 2 / 3
+    most_collisions: Annotated[float, Limits(ge=1, le=1000), "largest number of flows that share a link by collisions"] = 3.0
+    uncertainty: Annotated[
+        float,
+        Limits(ge=0, le=2),
+        "relative standard error of the rates above where they rest on the log of one cluster, or on none",
+    ] = 0.0
+
+    @property
+    def hop_s(self) -> float:
+        """Latency in seconds between GPUs of two nodes, with the plug-in."""
+        return self.crossing_s + self.plugin_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +125,12 @@ class Laws:
     """Constants that are the same on every fabric.
 
     The launches, steps and efficiencies of all-to-all and of direct kernels, `crossing_fill` and `peer_s` are fitted by
-    results/collectives/make.py. The others are set by hand to published logs of NCCL on InfiniBand NDR as a whole, and make.py
-    reports the errors: `norm` to all-reduces that reach 49, 98, 196 and 345 GB/s with 1, 2, 4 and 8 NICs of 50 GB/s in use on
-    each of ten nodes; `crowd` to rings at 345, 323 and 291 GB/s on 2, 8 and 46 nodes, where trees and reductions in switches
-    do not slow down; `sharp_efficiency` to reductions in network switches at 533 to 548 GB/s; `flow_efficiency` and the three
-    constants of collisions to single flows of 36 and 43 GB/s on 2 to 4 nodes, 26 GB/s on 8 and 14.6 GB/s on 16 to 64;
-    `pair_efficiency` to pairs inside a node, which reach 308 GB/s on A100 and 362 GB/s on H100, by straight-line fits.
-
-    Trees over two nodes of B200 reach 335 GB/s, 0.47 of the rate that their bytes over the NICs allow (`pair_tree_efficiency`);
-    the curves of A100 and p5 agree. Logs of more nodes disagree: 193 GB/s on 8 and 46 nodes of B200 are 0.46 and 0.51 of the rate
-    that the bytes allow, 234.8 and 485 GB/s on three NVLink domains of GB200 (NVIDIA/nccl#1801) 0.86; `tree_efficiency` is the
-    geometric mean of the two logs and differs from either by a third. `nvls_tree_efficiency` lies midway between two logs, 9%
-    from each: 307 GB/s on 8 nodes of B200, and 345 GB/s on ten nodes of H100, where NCCL's cost model takes nvls_tree.
+    results/collectives/make.py. The others are set by hand to logs of several machines, and make.py reports the errors: `norm`
+    to all-reduces over 1, 2, 4 and 8 NICs of a node; `flow_efficiency` to single flows of 36 and 43 GB/s over NICs of 50 GB/s in
+    two clusters; `pair_efficiency` to pairs inside a node, which reach 308 GB/s on A100 and 362 GB/s on H100, by straight-line
+    fits; `pair_tree_efficiency` to trees over two nodes, which get 0.47 of the rate of rings where they were forced (B200), and
+    0.48 and 0.57 where NCCL's cost model takes them (A100, GH200); `shared_nics` to what is said of all-to-alls with fewer NICs
+    than GPUs. What rests on the log of a single cluster stands in the file of its fabric (`Across`), with an uncertainty.
     """
 
     alltoall_launch: float = 1.41
@@ -112,34 +141,24 @@ class Laws:
     """Efficiency of an all-to-all over the efficiency of a ring."""
     pair_efficiency: float = 1.15
     """Efficiency of a single pair that sends both ways, over the efficiency of a ring."""
-    direct_launch: float = 0.54
+    direct_launch: float = 0.47
     """Launch time of kernels that read their peers' memory, over the launch time of a ring."""
+    direct_vllm_launch: float = 1.48
+    """Launch time of such kernels of vLLM, over those of TensorRT-LLM."""
     direct_efficiency: float = 1.26
     """Efficiency of kernels that read their peers' memory, over the efficiency of a ring."""
     norm: float = 8.0
     """Exponent of the p-norm that combines the times of two bottlenecks in series; an infinite exponent takes the slower one."""
     crossing_fill: float = 2.0
     """Factor on the latency of crossings that is added to `fill_s`, as crossings also fill the pipeline."""
-    crowd: float = 0.04
-    """Exponent of the slowdown of rings: over N nodes a ring, limited by its slowest hop, gets (N/2)^-crowd of the NICs' rate."""
     peer_s: float = 4.8 / US_PER_S
     """Time of the proxy thread for each further remote peer of an all-to-all, in seconds."""
     flow_efficiency: float = 0.85
     """Rate of a single flow between two NICs, over the rate of many flows."""
-    leaf_nodes: float = 4.0
-    """Nodes behind one leaf switch; single flows that leave the leaf switch are hashed onto the same links."""
-    collisions: float = 2 / 3
-    """Exponent of collisions: over N nodes, (N/leaf_nodes)^collisions flows share the most loaded link."""
-    most_collisions: float = 3.0
-    """Largest number of flows that share a link by collisions."""
-    pair_tree_efficiency: float = 0.47
+    pair_tree_efficiency: float = 0.5
     """Efficiency of trees over two nodes, over the NIC efficiency of rings: such trees send up and down through the same GPU."""
-    tree_efficiency: float = 0.65
-    """Efficiency of trees over more than two nodes, over the NIC efficiency of rings."""
-    nvls_tree_efficiency: float = 0.81
-    """Efficiency of trees over more than two nodes where NVSwitches reduce, over the NIC efficiency of rings."""
-    sharp_efficiency: float = 0.7
-    """Efficiency of reductions in network switches, over the NIC efficiency of rings."""
+    shared_nics: float = 0.5
+    """Rate of an all-to-all over the rate of a ring where a node has fewer NICs than GPUs in the group."""
 
 
 LAWS = Laws()

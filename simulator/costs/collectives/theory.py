@@ -21,10 +21,12 @@ from . import nccl_choice
 from .link_constants import LAWS, Across, Inside, Laws
 
 Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall", "sendrecv"]
-Algorithm = Literal["auto", "plain", "ring", "tree", "nvls", "sharp", "direct"]
+Algorithm = Literal["auto", "plain", "ring", "tree", "nvls", "sharp", "direct", "direct_vllm"]
 KINDS: tuple[str, ...] = get_args(Kind)
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 """Algorithms of all-reduces. `plain` is `auto` where switches cannot reduce, as for one-byte integers: ring or tree."""
+DIRECT = ("direct", "direct_vllm")
+"""Kernels that read their peers' memory: those of TensorRT-LLM, and those of vLLM."""
 PLAIN, FORCED = ("ring", "tree"), ("ring", "tree", "nvls", "sharp")
 EXCHANGES = ("alltoall", "sendrecv")
 KNOWN_AS = {"nvls_tree": "nvls", "point_to_point": "auto"}
@@ -36,6 +38,14 @@ STEPS_GROW_UP_TO = 8
 """Largest number of GPUs at one NVSwitch whose reductions were measured. The latency grows with each GPU from 2 to 8 and is
 assumed constant beyond, where GPUs wait for the same few hops of the switch and not for one another. This is reasoned: no table
 holds more GPUs at one switch."""
+
+MOST_HEADS = 32
+"""Largest number of GPUs between which NCCL divides the sums of an NVSwitch (NCCL_MAX_NVLS_ARITY in src/include/device.h of
+NVIDIA/nccl). Each has chunks of its own in flight, so that the pipeline fills in proportion to them."""
+RACK_PIECE_BYTES = 128 * 1024
+"""Over several nodes with more GPUs than that, as racks are, no library sums in NVSwitches here, and all-reduces take rings from
+this size of a rank's piece on (assumed: public runs over several NVL72 look like rings where NCCL's cost model has trees of
+switches)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +90,8 @@ class Demand:
     """Whether the latency of a step overlaps with the pieces that are still on the wire."""
     depth: float = 0.0
     """Crossings of a piece before the pipeline is full: all crossings in a tree, one there and one back in a ring."""
-    fills: bool = True
-    """Whether the algorithm has a pipeline to fill: more than one hop."""
+    fills: float = 1.0
+    """Factor on the time scale of pipeline filling; 0 without a pipeline, for a single hop."""
     extra_s: float = 0.0
     nics: float = math.inf
     """Largest number of NICs of a node that the algorithm can use."""
@@ -123,8 +133,8 @@ def _quickest(call: Call, names: Iterable[str], inside: Inside, across: Across |
         if across is not None and call.nodes > 1:
             on_nics /= across.efficiency * demand.across
             shaken = handshake(across, call.payload_bytes * demand.message)
-            crossing = demand.crossings * across.crossing_s * shaken + demand.extra_s
-            deep = laws.crossing_fill * demand.depth * across.crossing_s
+            crossing = demand.crossings * across.hop_s * shaken + demand.extra_s
+            deep = laws.crossing_fill * demand.depth * across.hop_s
         wire = bottleneck_s(on_gpu, on_nics, laws)
         fill = demand.fills * (inside.fill_s + deep)
         latency = demand.steps * inside.step_s + crossing
@@ -157,6 +167,8 @@ def taken(call: Call, inside: Inside, across: Across | None) -> str:
     NCCL's cost model decides. Where its estimates of ring and tree are nearly equal, the faster by this module is taken; over two
     nodes the tree is taken, as logs of NCCL show (NVIDIA/nccl-tests#196).
     """
+    if spans_racks(call) and call.payload_bytes >= RACK_PIECE_BYTES * call.ranks:
+        return "ring"
     seen = group(call, inside, across)
     name = nccl_choice.chosen(call.payload_bytes, seen, _library(call, inside, across))
     if name not in PLAIN or not nccl_choice.is_tie(call.payload_bytes, seen) or call.nodes == 1:
@@ -170,7 +182,7 @@ def _library(call: Call, inside: Inside, across: Across | None) -> tuple[str, ..
     """Algorithms of a library for an all-reduce: ring and tree, and further algorithms where switches reduce."""
     if call.algorithm == "plain":
         return PLAIN
-    nvls = ("nvls",) if adds_up(call, inside, across) else ()
+    nvls = ("nvls",) if adds_up(call, inside, across) and not spans_racks(call) else ()
     return (*PLAIN, *nvls, *(("sharp",) if call.nodes > 1 and across is not None and across.sharp else ()))
 
 
@@ -180,6 +192,11 @@ def group(call: Call, inside: Inside, across: Across | None) -> nccl_choice.Grou
     link = "pcie" if inside.to_nics else "nvlink"
     nics = min(across.nics, math.ceil(call.per_node)) * across.nic_bytes_per_s if across else math.inf
     return nccl_choice.Group(call.ranks, call.nodes, generation, link, rate(inside, call.per_node), nics)
+
+
+def spans_racks(call: Call) -> bool:
+    """Whether a call spans several nodes with more GPUs than an NVSwitch divides its sums between."""
+    return call.nodes > 1 and call.per_node > MOST_HEADS
 
 
 def adds_up(call: Call, inside: Inside, across: Across | None) -> bool:
@@ -202,7 +219,7 @@ def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...
     if wanted in FORCED:
         return (wanted,)
     left = (taken(replace(call, algorithm="plain" if wanted == "plain" else "auto"), inside, across),)
-    return (*left, "one_shot", "two_shot") if wanted == "direct" and not far else left
+    return (*left, "one_shot", "two_shot") if wanted in DIRECT and not far else left
 
 
 def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
@@ -216,27 +233,30 @@ def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: 
         # Pieces go round: n - 1 steps, twice for an all-reduce; of n edges, as many cross as there are nodes.
         turns, crossing = 2 if call.kind == "all_reduce" else 1, nodes if nodes > 1 else 0
         steps, sent = turns * (n - 1), size * (1.0 if call.kind == "broadcast" else turns * (n - 1) / n)
-        crowd = (nodes / 2) ** -laws.crowd if crossing and across and not across.adaptive else 1.0
+        crowd = (nodes / 2) ** -across.crowd if crossing and across and not across.adaptive else 1.0
         late, far = steps * (1 - crossing / n), steps * crossing / n
         return Demand(late, far, sent, sent, reach, across=crowd, depth=2.0, overlaps=True)
     if name == "tree":
         # Up and down two trees over the nodes, a chain within each node: log2 of the nodes in latency, a ring's bytes.
         sent, left = 2 * (n - 1) / n * size, 2 * (nodes - 1) / nodes * size
-        branches = laws.tree_efficiency if nodes > 2 else laws.pair_tree_efficiency
+        branches = across.tree_efficiency if across and nodes > 2 else laws.pair_tree_efficiency
         return Demand(2 * (g - 1), 2 * doublings, sent, left, reach, across=branches, depth=2 * doublings)
     if name == "nvls":
         # The NVSwitch adds up and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes.
         sent, left = (g + 1) / g * size, 2 * (nodes - 1) / nodes * size
-        branches = laws.nvls_tree_efficiency if nodes > 2 else 1.0
-        return Demand(at_switch, 2 * doublings, sent, left, efficiency, across=branches, depth=2 * doublings)
+        branches = across.nvls_tree_efficiency if across and nodes > 2 else 1.0
+        heads = max(1.0, min(g, MOST_HEADS) / STEPS_GROW_UP_TO)
+        return Demand(at_switch, 2 * doublings, sent, left, efficiency, across=branches, depth=2 * doublings, fills=heads)
     if name == "sharp":
         # The network's switches add up: the tensor leaves each node once, and comes back once.
         hops, sent = at_switch if efficiency else 2 * (g - 1), (g + 1) / g * size
-        return Demand(hops, 2.0, sent, size, efficiency or reach, across=laws.sharp_efficiency, depth=2.0)
+        reduced = across.sharp_efficiency if across else 1.0
+        return Demand(hops, 2.0, sent, size, efficiency or reach, across=reduced, depth=2.0)
     # One kernel reads its peers' memory: all of it in one go, or each its share of it, and then the others' sums.
     others, once = n - 1, name == "one_shot"
     served, read = laws.alltoall_step * others + (0 if once else 1), others * size if once else 2 * others / n * size
-    return Demand(served, 0, read, 0, laws.direct_efficiency * reach, launch=laws.direct_launch)
+    launch = laws.direct_launch * (laws.direct_vllm_launch if call.algorithm == "direct_vllm" else 1.0)
+    return Demand(served, 0, read, 0, min(1.0, laws.direct_efficiency * reach), launch=launch)
 
 
 def _demand_of_exchange(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
@@ -254,12 +274,19 @@ def _demand_of_exchange(call: Call, inside: Inside, across: Across | None, laws:
         efficiency = of_pair if inside.mesh > 0 and g == 2 else laws.alltoall_efficiency * reached(call, inside)
         steps, sent, left = laws.alltoall_step * (g - 1), ((n if leaves else g) - 1) / n * size, g * (n - g) / n * size
         needs = Demand(steps, far, sent, left, efficiency, launch=launch, extra_s=laws.peer_s * (n - g), message=1 / n)
-        return replace(needs, depth=1.0, wires=to_all(inside, g))
-    collide = across is not None and not across.adaptive and nodes > 2 and not call.placed
-    crowd = max(1.0, nodes / laws.leaf_nodes) ** laws.collisions if collide else 1.0
-    flow, sent = laws.flow_efficiency / min(crowd, laws.most_collisions), size if g > 1 or leaves else 0.0
+        return replace(needs, across=share_of_exchange(across, g, laws), depth=1.0, wires=to_all(inside, g))
+    flow, sent = laws.flow_efficiency, size if g > 1 or leaves else 0.0
+    if across is not None and not across.adaptive and nodes > 2 and not call.placed:
+        flow /= min(max(1.0, nodes / across.leaf_nodes) ** across.collisions, across.most_collisions)
     wires = to_one(inside, g)
-    return Demand(float(g > 1), far, sent, size, of_pair, across=flow, launch=launch, fills=False, nics=1, wires=wires)
+    return Demand(float(g > 1), far, sent, size, of_pair, across=flow, launch=launch, fills=0.0, nics=1, wires=wires)
+
+
+def share_of_exchange(across: Across | None, ranks: float, laws: Laws = LAWS) -> float:
+    """Efficiency of an all-to-all among `ranks` GPUs of each node, over the NIC efficiency of rings."""
+    if across is None:
+        return 1.0
+    return min(across.alltoall, laws.shared_nics if across.nics < math.ceil(ranks) else 1.0)
 
 
 def rate(inside: Inside, ranks: float) -> float:

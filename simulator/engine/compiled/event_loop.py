@@ -13,10 +13,11 @@ import numpy as np
 
 from ...errors import UserError
 from .. import des
-from ..task import UNCAPPED, WEIGHT_BITS, Array, TaskGraph
+from ..task import SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, TaskGraph
 from ..timeline import Times, deadlock
 from .fluid_rates import FREE, NEW, NOTHING, UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
 from .machine_code import compiled, heap, numba, push, records, remove, why_not_kept
+from .slowed import Slowed, begin, settle, slowed_of, take
 
 LIMIT = 1 << 61
 """Upper bound on rooms, times and products of a rate and a weight."""
@@ -34,6 +35,11 @@ def why_not(graph: TaskGraph) -> str:
     heaviest, lightest = (int(bound(graph.footprint_weight, initial=1 << WEIGHT_BITS)) for bound in (np.max, np.min))
     columns = (graph.cap, graph.work, graph.stretched_ns(), graph.tail_ns)
     cap, work, solo_ns, tail_ns = (int(column.max(initial=0)) for column in columns)
+    if graph.sharing:
+        speeds = [graph.profiles[number].value[0] for number in np.unique(graph.speed_profile).tolist()]
+        if not 0 < min(speeds) <= max(speeds) < 1 << 40:
+            return "a speed is too low or too high"
+        work = max(work, int(graph.solo_ns.max(initial=0)) << SPEED_BITS)
     if (
         max(cap, *changing, 0) > UNCAPPED
         or max(room * heaviest // lightest, heaviest * len(graph.streams), work, solo_ns, tail_ns) >= LIMIT
@@ -53,8 +59,8 @@ def simulate(graph: TaskGraph) -> Times:
         install = "pip install 'cluster-training-simulator[fast]', or " if numba is None else ""
         raise UserError(f"the compiled engine does not run this: {reason}", hint=f"{install}use --engine des (or auto)")
     state = _state_of(graph)
-    fluid = fluid_of(graph)
-    if not _run(state, fluid, _changes(graph)):
+    fluid, slowed = fluid_of(graph), slowed_of(graph)
+    if not _run(state, fluid, slowed, _changes(graph)):
         return des.simulate(graph)
     tasks = state.tasks[:-1]
     if (tasks["end"] < 0).any():
@@ -89,13 +95,14 @@ class State(NamedTuple):
 def _state_of(graph: TaskGraph) -> State:
     n, streams = len(graph), len(graph.streams)
     after, streams_of = graph.preds.transposed(n), graph.streams.transposed(n)
-    has_tail = graph.tail_ns > 0
+    has_tail, sharing = graph.tail_ns > 0, graph.sharing
+    is_slowed = sharing.resource >= 0 if sharing else np.zeros(n, dtype=bool)
     caps = np.zeros(len(graph.profiles) + 1, dtype=np.int64)
     for index in graph.changing_caps:
         caps[index] = graph.profiles[index].value[0]
     tasks = records(
         n + 1,
-        solo_ns=graph.stretched_ns(),
+        solo_ns=np.where(is_slowed, graph.solo_ns, graph.stretched_ns()),
         tail_ns=graph.tail_ns,
         item=np.cumsum(has_tail),
         footprint=np.where(graph.work > 0, graph.footprint, NOTHING),
@@ -105,6 +112,8 @@ def _state_of(graph: TaskGraph) -> State:
         waiting=graph.preds.counts + streams_of.counts,
         after=after.ptr,
         streams_of=streams_of.ptr,
+        is_slowed=is_slowed,
+        takes=sharing.group >= 0 if sharing else 0,
         start=-1,
         end=-1,
     )
@@ -135,7 +144,7 @@ def _changes(graph: TaskGraph) -> Array:
 
 
 @compiled
-def _run(state: State, fluid: Fluid, changes: Array) -> bool:
+def _run(state: State, fluid: Fluid, slowed: Slowed, changes: Array) -> bool:
     """Runs the graph to the end, instant by instant. Returns False if times grow too long for 64 bits."""
     clock, arrivals, ready, changed, now = state.clock, state.arrivals, 0, 0, 0
     for stream in range(len(state.streams) - 1):
@@ -146,15 +155,20 @@ def _run(state: State, fluid: Fluid, changes: Array) -> bool:
             task = state.tasks[state.ready[ready]]
             task.start = now
             stream = state.streams_of[task.streams_of]
-            state.streams[stream].task = state.ready[ready]
-            if task.solo_ns:
+            number = state.ready[ready]
+            state.streams[stream].task = number
+            if task.takes:
+                take(slowed, number, 1)
+            if task.is_slowed:
+                begin(slowed, clock, stream, number, task.solo_ns, now)
+            elif task.solo_ns:
                 push(clock, stream, now + task.solo_ns)
             else:
-                ready = _start_or_finish(state, fluid, stream, now, ready)
+                ready = _start_or_finish(state, fluid, slowed, stream, now, ready)
         while clock[0].item and clock[clock[1].item].key == now:
             stream = clock[1].item
             remove(clock, stream)
-            ready = _start_or_finish(state, fluid, stream, now, ready)
+            ready = _start_or_finish(state, fluid, slowed, stream, now, ready)
         while arrivals[0].item and arrivals[arrivals[1].item].key == now:
             item = arrivals[1].item
             remove(arrivals, item)
@@ -166,6 +180,7 @@ def _run(state: State, fluid: Fluid, changes: Array) -> bool:
                 resize(fluid, changes[changed, 1], changes[changed, 2])
             changed += 1
         if not ready:
+            settle(slowed, clock, now)
             _solve_rates(state, fluid, now)
             if not clock[0].item and not arrivals[0].item and changed == len(changes):
                 return True
@@ -199,7 +214,7 @@ def _release(state: State, task: int, ready: int) -> int:
 
 
 @compiled
-def _start_or_finish(state: State, fluid: Fluid, stream: int, now: int, ready: int) -> int:
+def _start_or_finish(state: State, fluid: Fluid, slowed: Slowed, stream: int, now: int, ready: int) -> int:
     """Starts the transfer of a stream's task, or finishes the task; returns the number of ready tasks."""
     number = state.streams[stream].task
     task, flow = state.tasks[number], fluid.flows[stream]
@@ -212,6 +227,10 @@ def _start_or_finish(state: State, fluid: Fluid, stream: int, now: int, ready: i
         join(fluid, stream, state.routes[state.footprints[task.footprint] : state.footprints[task.footprint + 1]])
         return ready
     task.end = now
+    if task.takes:
+        take(slowed, number, -1)
+    if task.is_slowed:
+        slowed.progress[stream].task = NOTHING
     following = state.tasks[number + 1]
     for i in range(task.streams_of, following.streams_of):
         state.streams[state.streams_of[i]].head += 1

@@ -46,7 +46,8 @@ LOCAL_NORM, NORM, OPTIMIZER = "local norm", "norm", "optimizer"
 FP32_BYTES = 4
 
 Bucket = tuple[int, str]
-"""Parameters that are reduced, and gathered, together: layer within the stage, or -1; "layer", "experts", "embedding", "head"."""
+"""Parameters that are reduced, and gathered, together: first layer within the stage, or -1; "layer", or "attention" or "mlp" as
+units of sharded state of their own; "experts", "embedding", "head"."""
 LAYER: Bucket = (0, "layer")
 """The bucket of a layer, whose replicas are those of everything but experts."""
 Buckets = Mapping[int, Mapping[Bucket, int]]
@@ -143,7 +144,8 @@ def parameters_by_stage(program: Program, rank: int, *, frozen: bool = False) ->
 def bucket_of(op: AnyOp) -> Bucket:
     """The bucket of the parameters of an operator."""
     if op.layer >= 0:
-        return op.layer, EXPERTS if isinstance(op, Compute) and op.expert else "layer"
+        layer, name = op.unit or (op.layer, "layer")
+        return layer, EXPERTS if isinstance(op, Compute) and op.expert else name
     return op.layer, "embedding" if isinstance(op, Compute) and op.split is Split.LOOKUP else "head"
 
 

@@ -19,18 +19,20 @@ data_parallel.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from math import ceil, comb
 
+import numpy as np
+
 from ...kernels import DIMENSIONS, NARROW_BYTES, Gemm, Kernel, Part, Rowwise, Split
 from ...plan.plan import Plan
-from ...program.program import AnyOp, Body, Collective, Communicator, Compute, Program, Purpose, collective_for
+from ...program.program import DEEPEP, AnyOp, Body, Collective, Communicator, Compute, Matrix, Program, Purpose, collective_for
 from ...workload.job import Job
 from ...workload.model import Model
-from ..routing import Load
+from ..routing import Load, Loads, loads
 from .tensor_parallel import HELD_BY_CHANNELS
 
 EP = Communicator("ep", "ep", ("ep",))
@@ -39,8 +41,6 @@ INSIDE, ACROSS = "ep inside", "ep across"
 """DeepEP's ways: among the ranks of a group on one node, and among the ranks at the same place of all nodes."""
 GROUP = Communicator("experts", "ep", ("etp", "ep"))
 """All ranks that hold shares of the same experts, or exchange tokens with such ranks."""
-DRAWN = {purpose: Communicator(f"ep {purpose.value}", "ep", ("ep",)) for purpose in (Purpose.DISPATCH, Purpose.COMBINE)}
-"""The communicators of uneven exchanges, one for each matrix of bytes."""
 COUNT_BYTES = 8
 EXCHANGES = (Purpose.DISPATCH, Purpose.COMBINE)
 DIVIDED = (Split.COLUMN, Split.INNER, Split.ROW)
@@ -70,19 +70,35 @@ class ExpertParallel:
     """Nodes that the experts of a token are chosen from; 0 for all."""
     late_weights: bool = False
     """Whether weight gradients of experts follow the exchange that takes input gradients back, and run beside it."""
+    loads: Loads | None = None
+    """The rows of all ranks of a group in every layer; None for an even load."""
     load: Load | None = None
-    """The rows of the rank, and of all ranks of its group; None for an even load."""
+    """The load of the layer at hand."""
+    matrices: Mapping[Purpose, Matrix] = field(default_factory=dict)
+    """The bytes that every rank has for every other rank, in the exchanges of that layer; empty for an even load."""
 
     @classmethod
-    def of(cls, model: Model, plan: Plan, job: Job, tokens: int, load: Load | None) -> ExpertParallel:
+    def of(cls, model: Model, plan: Plan, job: Job, tokens: int) -> ExpertParallel:
         """The values for `tokens` tokens of a microbatch on a rank."""
         moe, etp, width = plan.moe, plan.tensor_parallel_of_experts, job.element_bytes
         capacity = None if moe.capacity == "dropless" else moe.capacity
         chosen, late = (model.experts, tokens, model.experts_per_token), plan.overlap.weight_gradients
         if moe.dispatcher == "alltoall":
-            return cls(plan.ep, etp, *chosen, capacity, model.hidden, width, width, late_weights=late, load=load)
+            uneven = loads(model, plan, tokens)
+            return cls(plan.ep, etp, *chosen, capacity, model.hidden, width, width, late_weights=late, loads=uneven)
         narrow, nodes = NARROW_BYTES.get(job.dtype, width), (moe.node or plan.ep, moe.nodes_per_token or 0)
         return cls(plan.ep, etp, *chosen, capacity, model.hidden, width, narrow, *nodes, late_weights=late)
+
+    def of_layer(self, layer: int) -> ExpertParallel:
+        """The values for a layer, by its number in the model."""
+        if self.loads is None:
+            return self
+        load = self.loads.of_layer[layer]
+        sent = (np.ceil(load.rows * (self.hidden * width)) for width in (self.dispatched_bytes, self.element_bytes))
+        dispatch, back = (held.astype(np.int64) for held in sent)
+        held = {Purpose.DISPATCH: dispatch, Purpose.COMBINE: back.T}
+        matrices = {purpose: tuple(map(tuple, matrix.tolist())) for purpose, matrix in held.items()}
+        return replace(self, load=load, matrices=matrices)
 
     @property
     def copies(self) -> int:
@@ -96,10 +112,19 @@ class ExpertParallel:
 
     @property
     def rows(self) -> int:
-        """Rows of each expert, the mean over the experts of the rank."""
+        """Rows of each expert, the mean over the experts of the rank; of the most loaded rank."""
         if self.load:
-            return -(-self.load.received * self.ep // self.experts)
+            return self._rows_of(self.load.most)
         return -(-self.etp * self.ep * self.sent // self.experts)
+
+    def _rows_of(self, received: int) -> int:
+        return -(-received * self.ep // self.experts)
+
+    @property
+    def rows_of_variants(self) -> tuple[int, ...]:
+        """Rows of each expert on the ranks of every variant; empty where they are as many on all ranks."""
+        found = tuple(map(self._rows_of, self.load.received)) if self.load else ()
+        return found if len(set(found)) > 1 else ()
 
     @property
     def received(self) -> int:
@@ -119,10 +144,10 @@ class ExpertParallel:
         found: dict[Communicator, Fraction | int] = {}
         if self.node > 1:
             ranks = touched(reached * self.node, self.experts // self.ep, self.per_token)
-            found[Communicator(INSIDE, "ep", ("ep",), size=self.node)] = ranks * self.tokens
+            found[Communicator(INSIDE, "ep", ("ep",), size=self.node, library=DEEPEP)] = ranks * self.tokens
         if nodes > 1:
             rows = touched(reached, self.experts // nodes, self.per_token) * self.tokens
-            found[Communicator(ACROSS, "ep", ("ep",), size=nodes, stride=self.node)] = rows
+            found[Communicator(ACROSS, "ep", ("ep",), size=nodes, stride=self.node, library=DEEPEP)] = rows
         return found
 
 
@@ -133,24 +158,35 @@ def touched(places: int, experts: int, chosen: int) -> Fraction:
 
 def expert_parallel(program: Program, plan: ExpertParallel) -> Program:
     """Divides the experts of every layer among the ranks, and adds the exchanges of tokens."""
-    ways = [*DRAWN.values()] if plan.load else [*plan.ways]
-    used = [*ways, *(group for group, degree in ((ETP, plan.etp), (GROUP, plan.ep * plan.etp)) if degree > 1)]
+    used = [*plan.ways, *(group for group, degree in ((ETP, plan.etp), (GROUP, plan.ep * plan.etp)) if degree > 1)]
+
+    of_layer = cache(plan.of_layer)
 
     @cache
-    def share(kernel: Kernel, split: Split) -> Kernel:
+    def share(kernel: Kernel, split: Split, rows: int) -> Kernel:
         """The share of a kernel on one rank, cached because layers are alike."""
         if isinstance(kernel, Gemm):
-            m, n, k = (plan.rows if dim == DIMENSIONS[kernel.part][0] else getattr(kernel, dim) for dim in "mnk")
+            m, n, k = (rows if dim == DIMENSIONS[kernel.part][0] else getattr(kernel, dim) for dim in "mnk")
             kernel = replace(kernel, m=m, n=n, k=k, batch=kernel.batch // plan.ep)
         elif isinstance(kernel, Rowwise):
-            kernel = replace(kernel, rows=plan.received)
+            kernel = replace(kernel, rows=rows * (plan.experts // plan.ep))
         return kernel.split(split, plan.etp) if plan.etp > 1 and split in DIVIDED else kernel
 
-    program = program.with_communicators(*used).with_bodies(lambda body: _divided(body, plan, share))
+    first = {step.body: program.stages[step.stage].first_layer for order in program.orders for step in order}
+
+    def on_one_rank(body: Body, first: int) -> Body:
+        return Body(tuple(_divided(body, lambda layer: of_layer(first + layer), share)))
+
+    bodies = {name: on_one_rank(body, first.get(name, 0)) for name, body in program.bodies.items()}
+    program = replace(program, bodies=bodies).with_communicators(*used)
+    if plan.loads and len(plan.loads.alike) > 1:
+        program = replace(program, variants=plan.loads.alike)
     return program.with_bodies(_with_late_weight_gradients) if plan.late_weights else program
 
 
-def _divided(body: Body, plan: ExpertParallel, share: Callable[[Kernel, Split], Kernel]) -> Iterator[AnyOp]:
+def _divided(
+    body: Body, of_layer: Callable[[int], ExpertParallel], share: Callable[[Kernel, Split, int], Kernel]
+) -> Iterator[AnyOp]:
     """A body with the share of a rank; ways to and from the experts, where tokens or gradients pass through the experts."""
     experts = [op for op in body.ops if isinstance(op, Compute) and op.expert]
     passing = {op.layer for op in experts if op.part is not Part.WEIGHT_GRADIENT}
@@ -160,15 +196,15 @@ def _divided(body: Body, plan: ExpertParallel, share: Callable[[Kernel, Split], 
     for op in body.ops:
         new: list[AnyOp] = [op]
         if isinstance(op, Compute) and op.expert:
-            exchanges = op.layer in passing
+            plan, exchanges = of_layer(op.layer), op.layer in passing
             before = _to_experts(op, plan) if exchanges and op.name == first[op.layer] else ()
             behind = _from_experts(op, plan) if exchanges and op.name == last[op.layer] else ()
-            new = [*before, _shared(op, plan, share(op.kernel, op.split)), *behind]
+            new = [*before, _shared(op, plan, share(op.kernel, op.split, plan.rows)), *behind]
         for each in new:
             waits = together and each.purpose not in EXCHANGES and not each.detached
             yield replace(each, after=together) if waits else each
             together = () if waits else together
-            together += (each.name,) if plan.node and each.purpose in EXCHANGES else ()
+            together += (each.name,) if each.purpose in EXCHANGES and plan.node else ()
 
 
 def _with_late_weight_gradients(body: Body) -> Iterator[AnyOp]:
@@ -194,6 +230,7 @@ def _shared(op: Compute, plan: ExpertParallel, kernel: Kernel) -> Compute:
     return replace(
         op,
         kernel=kernel,
+        rows_of_variants=plan.rows_of_variants,
         whole_parameters=whole,
         parameters=whole + -(-(parameters - whole) // plan.etp) if op.split in DIVIDED else parameters,
         held_bytes=op.held_bytes * plan.received // (whole_rows * channels) if op.held_bytes else 0,
@@ -224,12 +261,7 @@ def _exchange(op: Compute, plan: ExpertParallel, purpose: Purpose) -> Iterator[C
     ways = plan.ways.items()
     for number, (group, rows) in enumerate(ways, 1):
         exchange = _collective(op, purpose, group, "alltoall", plan.bytes_of(rows, purpose))
-        if plan.load:
-            exchange = replace(exchange, communicator=DRAWN[purpose].name)
-            matrix = plan.load.rows if purpose is Purpose.DISPATCH else tuple(zip(*plan.load.rows, strict=True))
-            held = tuple(tuple(plan.bytes_of(rows, purpose) for rows in row) for row in matrix)
-            exchange = replace(exchange, matrix_bytes=held)
-        yield replace(exchange, detached=number < len(ways))
+        yield replace(exchange, matrix_bytes=plan.matrices.get(purpose, ()), detached=number < len(ways))
 
 
 def _sort(op: Compute, plan: ExpertParallel, name: str) -> Iterator[Compute]:
@@ -248,6 +280,7 @@ def _sort(op: Compute, plan: ExpertParallel, name: str) -> Iterator[Compute]:
         part=_passing(op),
         operator=f"{op.operator} {name}",
         kernel=kernel,
+        rows_of_variants=plan.rows_of_variants,
         expert=True,
     )
 

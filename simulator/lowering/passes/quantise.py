@@ -113,7 +113,7 @@ class _Caster:
 
     def _weights(self, op: Compute) -> Iterator[AnyOp]:
         casts = self._casts(op, "weights", _gemm(op).k, _gemm(op).n, 2)
-        return (replace(cast, purpose=Purpose.CAST_WEIGHTS) for cast in casts)
+        return (replace(cast, purpose=Purpose.CAST_WEIGHTS, rows_of_variants=()) for cast in casts)
 
     def _collective(self, op: Collective) -> None:
         """Adds a collective; the gather of the operand of a narrow GEMM has a narrow payload if the cast precedes the gather."""
@@ -181,7 +181,7 @@ class _Caster:
         if arriving and (name, Part.INPUT_GRADIENT, Purpose.GATHER) in self.gathered:
             yield self._extra(op, "transpose", kernel.k, kernel.n, 2 * self.formats.width)
 
-    def _casts(self, op: Compute, name: str, rows: int, columns: int, copies: int) -> Iterator[AnyOp]:
+    def _casts(self, op: Compute, name: str, rows: int, columns: int, copies: int) -> Iterator[Compute]:
         if self.formats.reads_for_scale:
             yield self._extra(op, f"{name} scale", rows, columns, self.formats.element_bytes, "largest")
         yield self._extra(op, name, rows, columns, self.formats.element_bytes + copies * self.formats.width)

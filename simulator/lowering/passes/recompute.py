@@ -13,17 +13,24 @@ transformer_block.py). Of some listed modules it also discards the results, whic
 (CheckpointWithoutOutput, tensor_parallel/random.py). torchtitan recomputes every k-th layer, beginning with the k-th
 (parallelize_llama.py). PyTorch stops early ("Rule 5" in torch/utils/checkpoint.py). Its operators save their inputs before they
 run (tools/autograd/gen_variable_type.py), so that an operator whose input is the last tensor needed does not run again.
+
+Per operator torchtitan keeps the results of attention, of reduce-scatters, and of the first, third ... matrix product of a layer,
+where queries, keys, values, gate and up are products of their own (`_get_custom_policy` in
+torchtitan/distributed/activation_checkpoint.py, pytorch/torchtitan @37e536d; layers without biases, since a product with a bias
+is no `aten.mm`). The rest of the layer runs again. PyTorch keeps each of these results, also one that no gradient needs
+(`_CachingTorchDispatchMode` in torch/utils/checkpoint.py); compiled code keeps and repeats only what is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile, groupby, takewhile
+from math import inf
 
-from ...kernels import Attention, Rowwise, Split
+from ...kernels import Attention, Gemm, Rowwise, Split
 from ...plan.plan import Recompute
-from ...program.program import AnyOp, Body, Compute, Program, Purpose
+from ...program.program import AnyOp, Body, Collective, Compute, Program, Purpose
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT
 
 CASTS = (Purpose.CAST, Purpose.CAST_WEIGHTS)
@@ -45,10 +52,29 @@ class _Segment:
         return {op.operator for op in self.ops} | ({self.consumer.operator} if self.consumer else set())
 
 
-def recompute(program: Program, chosen: Recompute, *, keeps_casts: bool = False) -> Program:
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """The result of a linear layer, of which some columns are kept."""
+
+    columns: int
+    of: int
+    result_bytes: int
+
+    @property
+    def kept_bytes(self) -> int:
+        return self.result_bytes * self.columns // self.of
+
+    def rest(self, op: AnyOp) -> AnyOp:
+        """An operation of the linear layer, for the columns that are not kept."""
+        if not isinstance(op, Compute) or not isinstance(op.kernel, Gemm):
+            return op
+        return replace(op, kernel=replace(op.kernel, n=op.kernel.n * (self.of - self.columns) // self.of))
+
+
+def recompute(program: Program, chosen: Recompute, *, keeps_casts: bool = False, compiled: bool = False) -> Program:
     """The program with forward bodies that hold less, and backward bodies (B, or I) that repeat what is needed.
 
-    `keeps_casts` says whether GEMMs keep their inputs as cast.
+    `keeps_casts` says whether GEMMs keep their inputs as cast, `compiled` whether a compiler drops what nothing needs.
     """
     if not chosen.words:
         return program
@@ -58,13 +84,12 @@ def recompute(program: Program, chosen: Recompute, *, keeps_casts: bool = False)
         for step in order:
             if step.phase in (BACKWARD, INPUT_GRADIENT) and bodies[step.body] is program.bodies[step.body]:
                 name = forward[step.stage, step.microbatch]
-                bodies[name], bodies[step.body] = _recomputed(
-                    program.bodies[name], program.bodies[step.body], chosen, keeps_casts=keeps_casts
-                )
+                passes = program.bodies[name], program.bodies[step.body]
+                bodies[name], bodies[step.body] = _recomputed(*passes, chosen, keeps_casts=keeps_casts, compiled=compiled)
     return replace(program, bodies=bodies)
 
 
-def _recomputed(forward: Body, backward: Body, chosen: Recompute, *, keeps_casts: bool) -> tuple[Body, Body]:
+def _recomputed(forward: Body, backward: Body, chosen: Recompute, *, keeps_casts: bool, compiled: bool) -> tuple[Body, Body]:
     """A forward body that holds less, and its backward body with repeated operations."""
     held = {op.name: op.held_bytes for op in forward.ops}
     repeated: dict[str, list[AnyOp]] = {}
@@ -72,7 +97,11 @@ def _recomputed(forward: Body, backward: Body, chosen: Recompute, *, keeps_casts
         before = next((op.name for op in backward.ops if op.operator in segment.operators), "")
         if not before:
             continue  # a frozen layer without a backward pass needs nothing again
-        repeated.setdefault(before, []).extend(_repeated(segment, held, early_stop=chosen.early_stop))
+        if chosen.scope == "per-op":
+            again = _per_op(segment.ops, held, compiled=compiled)
+        else:
+            again = _repeated(segment, held, early_stop=chosen.early_stop)
+        repeated.setdefault(before, []).extend(again)
     ops = tuple(replace(op, held_bytes=held[op.name]) for op in forward.ops)
     return Body(ops), Body(tuple(new for op in backward.ops for new in (*repeated.get(op.name, ()), op)))
 
@@ -87,7 +116,7 @@ def _segments(ops: Sequence[AnyOp], chosen: Recompute, *, keeps_casts: bool) -> 
         """The segment of an operation: its first layer, and whether its operators are listed; None outside of segments."""
         if not chosen.takes(op.layer):
             return None
-        if chosen.scope == "full":
+        if chosen.scope in ("full", "per-op"):
             return op.layer // chosen.together, False
         if op.operator in listed:
             return op.layer, True
@@ -127,12 +156,73 @@ def _repeated(segment: _Segment, held: dict[str, int], *, early_stop: bool) -> I
         result_bytes, held[segment.consumer.name] = held[segment.consumer.name] - kept, kept
     elif early_stop:
         ops, result_bytes = _until_needed(ops, holds)
+    if ops:
+        holds[ops[-1].name] += result_bytes
+    yield from _again(ops, holds)
+
+
+def _again(ops: Sequence[AnyOp], holds: Mapping[str, int]) -> Iterator[AnyOp]:
+    """The copies of operations in the backward pass, with the bytes that they hold there."""
     names = {op.name: f"{op.name}.again" for op in ops}
     for op in ops:
         after = tuple(names[name] for name in op.after or () if name in names) or None
-        held_bytes = holds[op.name] + (result_bytes if op is ops[-1] else 0)
-        new = replace(op, name=names[op.name], purpose=Purpose.RECOMPUTE, after=after, held_bytes=held_bytes)
+        new = replace(op, name=names[op.name], purpose=Purpose.RECOMPUTE, after=after, held_bytes=holds[op.name])
         yield replace(new, parameters=0, whole_parameters=0) if isinstance(new, Compute) else new
+
+
+def _per_op(layer: tuple[AnyOp, ...], held: dict[str, int], *, compiled: bool) -> Iterator[AnyOp]:
+    """The repeated operations of a layer of which single results are kept. Subtracts what they hold from `held`.
+
+    A kept result, as the input of the layer, takes the place of what the next operation holds of its input.
+    """
+    attention = {op.operator for op in layer if isinstance(op, Compute) and isinstance(op.kernel, Attention)}
+    scattered = {op.operator for op in layer if _is_scatter(op)}
+    results = dict(_kept_results(layer))
+    holds, in_place, unread = dict[str, int](), inf, ("", 0)
+    for op in layer:
+        made = _made_bytes(op)
+        if held[op.name] > made:
+            stays, in_place, unread = int(min(held[op.name] - made, in_place)), 0, ("", 0)
+        else:
+            stays = 0
+        stays += made if op.operator in attention else 0
+        holds[op.name], held[op.name] = held[op.name] - stays, stays
+        if _is_scatter(op) or (op.operator in attention and isinstance(op, Compute)):
+            in_place = inf
+        elif op.operator in results and isinstance(op, Compute) and isinstance(op.kernel, Gemm):
+            in_place = results[op.operator].kept_bytes
+            unread = op.name, results[op.operator].kept_bytes
+    if not compiled and unread[0]:
+        held[unread[0]] += unread[1]
+    whole = {operator for operator, result in results.items() if result.columns == result.of}
+    ops, result_bytes = _until_needed(layer, holds)
+    again: list[AnyOp] = []
+    for op in ops:
+        if op.operator in attention | whole or (op.operator in scattered and (compiled or isinstance(op, Collective))):
+            where, name = (holds, again[-1].name) if again else (held, op.name)
+            where[name] += holds[op.name]
+        else:
+            again.append(results[op.operator].rest(op) if op.operator in results else op)
+    if again:
+        holds[again[-1].name] += result_bytes
+    yield from _again(again, holds)
+
+
+def _is_scatter(op: AnyOp) -> bool:
+    """Whether an operation is the reduce-scatter of a layer's result, or an exchange of its pieces."""
+    return isinstance(op, Collective) and op.purpose is Purpose.REDUCE and op.kind != "all_reduce"
+
+
+def _kept_results(layer: Sequence[AnyOp]) -> Iterator[tuple[str, _Result]]:
+    """What is kept of the results of linear layers without biases: those of every other matrix product, the first included."""
+    count = 0
+    for op in layer:
+        if isinstance(op, Compute) and isinstance(op.kernel, Gemm) and op.parameters == op.kernel.k * op.kernel.n:
+            outputs = op.matrices or (1,)
+            pieces = (one.kernel for one in layer if one.operator == op.operator and isinstance(one, Compute))
+            result_bytes = sum(kernel.result_bytes for kernel in pieces if isinstance(kernel, Gemm))
+            yield op.operator, _Result(sum(outputs[count % 2 :: 2]), sum(outputs), result_bytes)
+            count += len(outputs)
 
 
 def _until_needed(ops: tuple[AnyOp, ...], holds: dict[str, int]) -> tuple[tuple[AnyOp, ...], int]:

@@ -1,12 +1,12 @@
 """ZeRO-3 and FSDP: ranks divide the parameters too, and every pass gathers them, unit by unit, right before they are needed.
 
-A unit is a layer without its experts, the experts of a layer, the embedding, or the head with the last norm. Its gather runs
-beside compute, on the communicator that also reduces gradients. A copy from the buffer of the gather into the parameters precedes
-the first operation of the unit. In the forward pass the gather of unit i + 1 waits for the copy of unit i - 1, in the backward
-pass for the copy of the unit before it; `prefetch` says how many units ahead, and `in_flight` makes it wait until an earlier unit
-is released as well. The forward pass releases all units but the head, which the backward pass needs next. Without `reshard` it
-releases none, and with a pipeline a stage gathers its units in the first forward pass of a step and keeps them. Gathers of a pass
-wait for the pass before.
+A unit is a layer without its experts, the experts of a layer, the embedding, or the head with the last norm; sharded_units.py
+makes other units of layers. The gather of a unit runs beside compute, on the communicator that also reduces gradients. A copy
+from the buffer of the gather into the parameters precedes the first operation of the unit. In the forward pass the gather of unit
+i + 1 waits for the copy of unit i - 1, in the backward pass for the copy of the unit before it; `prefetch` says how many units
+ahead, and `in_flight` makes it wait until an earlier unit is released as well. The forward pass releases all units but the head,
+which the backward pass needs next. Without `reshard` it releases none, and with a pipeline a stage gathers its units in the first
+forward pass of a step and keeps them. Gathers of a pass wait for the pass before.
 
 Experts are gathered from the ranks that hold copies of them (edp). Their gather follows that of their layer, which torchtitan
 prefetches together, and takes turns with it, since PyTorch issues all gathers on one stream.

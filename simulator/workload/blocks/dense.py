@@ -47,6 +47,8 @@ class BlockOp:
     """Whether the parameters of the operator do not learn."""
     adapter: str = ""
     """For an operator of an adapter: "in" for its first matrix, "out" for its second; `split` is that of the adapted layer."""
+    matrices: tuple[int, ...] = ()
+    """For a linear layer of several matrices in one GEMM: the outputs of each."""
     listed: bool = False
     """Whether the plan lists the operator among those whose results the backward pass computes again."""
 
@@ -96,7 +98,8 @@ def _sees_all(model: Architecture, number: int) -> bool:
 def attention(model: Architecture, batch: int, seq: int, element_bytes: int, prefix: int, window: int) -> Iterator[BlockOp]:
     """Attention from its projections to its output, without norms of the residual stream."""
     tokens, queries, keys = batch * seq, model.heads * model.head_dim, model.kv_heads * model.head_dim
-    yield linear("qkv", (tokens, model.hidden, queries + 2 * keys, element_bytes), Split.COLUMN, bias=biased(model, "qkv"))
+    qkv = linear("qkv", (tokens, model.hidden, queries + 2 * keys, element_bytes), Split.COLUMN, bias=biased(model, "qkv"))
+    yield replace(qkv, matrices=(queries, keys, keys))
     if model.qk_norm == "head":
         rows = (tokens * (model.heads + model.kv_heads), model.head_dim, element_bytes)
         parameters = 2 * _norm_parameters(model, model.head_dim)
@@ -117,6 +120,7 @@ def mlp(model: Architecture, tokens: int, element_bytes: int) -> Iterator[BlockO
     """The MLP, without its norms."""
     hidden, inner, gates = model.hidden, model.ffn_hidden, 2 if model.gated_mlp else 1
     up = linear("mlp_up", (tokens, hidden, gates * inner, element_bytes), Split.COLUMN, bias=biased(model, "mlp_up"))
+    up = replace(up, matrices=(inner,) * gates)
     yield replace(up, saved_bytes=0) if model.parallel_mlp == "one_norm" else up  # attention keeps the same input
     yield activation(model, (tokens, inner, element_bytes))
     yield linear("mlp_down", (tokens, inner, hidden, element_bytes), Split.ROW, bias=biased(model, "mlp_down"))

@@ -1,0 +1,58 @@
+"""Rows of a template that may be in progress beside rows of its main lane, by the order of both alone.
+
+Of a row beside the main lane the order proves two things: which rows of the main lane have ended when it starts, and which start
+only after it has ended. Both are prefixes and suffixes of the lane, because a lane is FIFO. Only the rows between them can be in
+progress beside it. So most transfers that compute waits for are known to slow nothing before anything is simulated. What is not
+found here only costs time: the event loop finds that nothing overlaps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .task import CORES, MEMORY, Array, Csr
+
+PASSES = 3
+"""Number of times that bounds are passed on along predecessors and lanes; every bound found so far is valid."""
+
+
+def overlapping(preds: Csr, lanes: Csr, resource: Array, takes: Array) -> tuple[Array, Array]:
+    """The rows that others may slow, and the rows that may slow others: row -> the resource that it needs, or -1, and whether it
+    takes of each resource (two columns).
+    """
+    slowed, slowing = np.zeros(len(resource), dtype=bool), np.zeros(len(resource), dtype=bool)
+    needing = resource[lanes.idx] >= 0
+    on = np.unique(lanes.row_of[needing])
+    if not len(on) or not takes.any():
+        return np.flatnonzero(slowed), np.flatnonzero(slowing)
+    if len(on) > 1:
+        return np.flatnonzero(resource >= 0), np.flatnonzero(takes.any(axis=1))
+    rows = lanes.row(int(on[0]))
+    last, first = _bounds(preds, lanes, rows)
+    for which in (CORES, MEMORY):
+        needs = resource[rows] == which
+        before = np.concatenate([[0], np.cumsum(needs)])
+        beside = takes[:, which] & (first > last + 1)
+        beside[beside] = before[first[beside]] > before[last[beside] + 1]
+        slowing |= beside
+        changes = np.bincount(last[beside] + 1, minlength=len(rows) + 1) - np.bincount(first[beside], minlength=len(rows) + 1)
+        slowed[rows[needs & (np.cumsum(changes)[:-1] > 0)]] = True
+    return np.flatnonzero(slowed), np.flatnonzero(slowing)
+
+
+def _bounds(preds: Csr, lanes: Csr, rows: Array) -> tuple[Array, Array]:
+    """For every row of a template, the last place of the lane with `rows` that has ended when the row starts, or -1; and the
+    first place that starts only after the row has ended, or the length of the lane. For rows of the lane both are their own.
+    """
+    last, first = np.full(len(preds), -1), np.full(len(preds), len(rows))
+    waits, before = preds.row_of, preds.idx
+    for _ in range(PASSES):
+        last[rows] = first[rows] = np.arange(len(rows))
+        np.maximum.at(last, waits, last[before])
+        np.minimum.at(first, before, first[waits])
+        for lane in range(len(lanes)):
+            queue = lanes.row(lane)
+            last[queue] = np.maximum.accumulate(last[queue])
+            first[queue] = np.minimum.accumulate(first[queue][::-1])[::-1]
+    last[rows] = first[rows] = np.arange(len(rows))
+    return last, first

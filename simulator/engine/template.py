@@ -1,0 +1,96 @@
+"""Template: the program of a rank without its communicators and neighbours, which all ranks of a role share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from .task import Array, Csr
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Merged:
+    """The rows of which the rows of a template were merged."""
+
+    whole: Template
+    of_row: Array
+    """Row of the whole template -> the merged row that contains it."""
+    heads: Array
+    """Merged row -> its first row in the whole template."""
+    order: Array
+    """The rows of the whole template, merged row by merged row."""
+
+    def offsets_ns(self, variant: int) -> Array:
+        """From the start of the merged row of each row of the whole template to its own start, in ns."""
+        offsets_ns = np.empty(len(self.order), dtype=np.int64)
+        offsets_ns[self.order] = np.append(0, np.cumsum(self.whole.durations_ns(variant)[self.order]))[:-1]
+        begins_ns: Array = offsets_ns - offsets_ns[self.heads][self.of_row]
+        return begins_ns
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """The program of a rank: rows on FIFO lanes. A row is own work of the rank or one turn of a communicator."""
+
+    slot: Array
+    """The slot of the communicator whose next task the row is, or -1 for own work of the rank."""
+    solo_ns: Array
+    """Duration of own work at full speed, in ns; unused for communicators. Where ranks differ in it, a row for each variant."""
+    charge: Array
+    """The charge of a communicator's task: a column of the tariff; unused for own work."""
+    preds: Csr
+    """Row -> rows of this template that must end before the row starts."""
+    lanes: Csr
+    """Lane -> its rows in FIFO order. A row may be on several lanes."""
+    resource: Array | None = None
+    """Row -> the resource whose shortage slows it, or -1; None if nothing slows any row."""
+    merged: Merged | None = None
+    """The rows that were merged into these; None where nothing was."""
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+    @property
+    def whole(self) -> Template:
+        """The template before rows were merged."""
+        return self if self.merged is None else self.merged.whole
+
+    @cached_property
+    def turn(self) -> Array:
+        """For each row, the number of earlier rows with the same slot: the index of the row among all rows of its slot."""
+        order = np.argsort(self.slot, kind="stable")
+        ordered = self.slot[order]
+        starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(order) else order
+        turn = np.empty(len(self), dtype=np.int64)
+        turn[order] = np.arange(len(self)) - np.repeat(starts, np.diff(np.append(starts, len(self))))
+        return turn
+
+    def durations_ns(self, variant: int) -> Array:
+        """The duration of each row for one variant."""
+        of: Array = self.solo_ns if self.solo_ns.ndim == 1 else self.solo_ns[variant]
+        return of
+
+    @property
+    def longest_ns(self) -> Array:
+        """The longest duration of each row over all variants."""
+        return self.solo_ns if self.solo_ns.ndim == 1 else self.solo_ns.max(axis=0)
+
+    @property
+    def shortest_ns(self) -> Array:
+        """The shortest duration of each row over all variants."""
+        return self.solo_ns if self.solo_ns.ndim == 1 else self.solo_ns.min(axis=0)
+
+    @cached_property
+    def own(self) -> Array:
+        """The rows of own work of the rank."""
+        return np.flatnonzero(self.slot < 0)
+
+    def rows_of(self, slot: int) -> Array:
+        return np.flatnonzero(self.slot == slot)
+
+    def private(self, slot: int) -> bool:
+        """Whether the lanes of a slot hold no other rows, so that the FIFO order of the communicator implies the lane order."""
+        lanes = sorted(set(self.lanes.row_of[self.slot[self.lanes.idx] == slot].tolist()))
+        return all(bool((self.slot[self.lanes.row(lane)] == slot).all()) for lane in lanes)

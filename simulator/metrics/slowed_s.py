@@ -1,0 +1,27 @@
+"""Time by which communication slows the kernels beside it: what they take beyond their own time, in seconds per step.
+
+Where a rank waits anyway, as in a pipeline bubble, the step need not be longer by as much. Kernels of a rank whose speed a
+perturbation changes on the way are left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import Observation
+
+SCALES = "time"
+
+
+def measure(observed: Observation) -> float:
+    """Mean over ranks; 0 where communication takes nothing from compute."""
+    expansion, times = observed.timeline.expansion, observed.timeline.times
+    if expansion.graph.sharing is None:
+        return 0.0
+    slowed = (expansion.graph.sharing.resource >= 0) & ~expansion.graph.changing_speed_tasks()
+    longer_ns = np.where(slowed, times.end_ns - times.start_ns - expansion.graph.stretched_ns(), 0)
+    per_class = [
+        longer_ns[expansion.tasks_of(which)[observed.counts(labels.iteration)]].sum()
+        for which, labels in enumerate(observed.labels)
+    ]
+    return observed.mean_s(np.array(per_class))
