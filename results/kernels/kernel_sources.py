@@ -8,7 +8,14 @@ import pandas as pd
 
 READ = "read in November 2026"
 """When the repositories were read: the table gives no other date."""
-USES = {"fit": "fitted", "site-scalar": "judged only, after one scalar for the machine", "sanity": "judged only"}
+UNFILLED = "unfilled"
+"""The role of rows that multiply by weights which nobody filled."""
+USES = {
+    "fit": "fitted",
+    UNFILLED: "not used: weights that nobody filled",
+    "site-scalar": "judged only, after one scalar for the machine",
+    "sanity": "judged only",
+}
 
 
 def origins(rows: pd.DataFrame) -> str:

@@ -2,8 +2,9 @@
 
     python results/kernels/make.py
 
-reads the table of measured kernels beside the checkout (../shared/data/kernels.csv.gz). Where it is missing nothing is
-written. Only rows whose role is `fit` are fitted; no measured time is kept, only constants.
+reads the tables of measured kernels beside the checkout (../shared/data). Where they are missing nothing is written. Only rows
+whose role is `fit` are fitted, and of those none that multiplies by weights which nobody filled; no measured time is kept, only
+constants.
 """
 
 from __future__ import annotations
@@ -18,11 +19,10 @@ import model_errors
 import numpy as np
 import pandas as pd
 import pointwise
-from zero_weights import UNFILLED_BY, UNFILLED_START, filled_share
+from table_rows import ADDS, DEEP, GRAPHS, TILES_OF, attention, gemm, machine, measured, moe
 
 from simulator.calibrate.least_squares import fit_constants
 from simulator.config import shipped_fits
-from simulator.config.catalog import gpu_named
 from simulator.costs.kernels.attention import (
     CACHE_PASSES,
     CACHE_US,
@@ -30,31 +30,21 @@ from simulator.costs.kernels.attention import (
     PAGED,
     SIXTEENS,
     AttentionConstants,
-    Heads,
-    passes_s,
     scaled_both_ways,
 )
 from simulator.costs.kernels.attention import FAMILY as ATTENTION
-from simulator.costs.kernels.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
+from simulator.costs.kernels.deep_gemm import SPILL_START
 from simulator.costs.kernels.estimator import PREFERRED_LIBRARIES
-from simulator.costs.kernels.experts import moe_s
 from simulator.costs.kernels.family import ANY, Constants, Fit, priors
-from simulator.costs.kernels.gemm import CAST_START, LINEAR_US, GemmConstants, timed_gemm_s
+from simulator.costs.kernels.gemm import CAST_START, LINEAR_US, GemmConstants
 from simulator.costs.kernels.gpu_model import Machine, architecture
-from simulator.costs.kernels.gpu_model import machine as machine_of
-from simulator.errors import UserError
 from simulator.files import atomic
-from simulator.measurements.attention_libraries import TURNS_QUERIES, cached_s
-from simulator.measurements.kernel_words import INNER_SECOND, turns_of
-from simulator.measurements.timing_loops import loop_of
-from simulator.units import US_PER_S
+from simulator.measurements.attention_libraries import library_of
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = ROOT.parent / "shared" / "data" / "kernels.csv.gz"
+TABLES = [ROOT.parent / "shared" / "data" / name for name in ("kernels.csv.gz", "kernels_more.csv.gz")]
 FITS = ROOT / "topologies" / "kernels"
 
-GRAPHS = "ai-dynamo/aiconfigurator"
-"""The source whose kernels are timed in CUDA graphs, one library to a folder; others are eager."""
 HELD_OUT = {"gemm": (1536, 3584, 5120, 10240), "attention": (5, 12, 24, 40), "moe": (6, 10)}
 """Whole values that cross-validation holds out: of n and k, of heads, of top-k."""
 COLUMNS = {"gemm": ("n", "k"), "attention": ("heads",), "moe": ("top_k",)}
@@ -71,10 +61,15 @@ SOME = 20
 """One row in so many at least is held out; where those values are rare, every fourth value of n is, as the table calls it."""
 PACKED = ("flash_attention", "fa3", "vllm_flash_attn_fa3")
 """Libraries whose kernels pack heads that share keys: FlashInfer, and FlashAttention 3 with lengths that vary."""
-ATTENTION_BACKWARD = {"h100": 2.8, "b200": 2.3}
+LEAST_ROWS = 40
+"""Rows of an attention library on a GPU from which constants are fitted."""
+ATTENTION_BACKWARD = {"hopper": 2.8, "blackwell": 2.5}
 """Attention's backward over its forward where the rows to fit are missing. H100: FlashAttention 3's published charts, 2.7 to
-2.9. B200: SimuMax, 2.0 to 2.3 at 128-wide heads (and 3.2 at 192)."""
-BACKWARD_FROM = {"h100": "charts of FlashAttention 3 (arXiv 2407.08608), transcribed", "b200": "MooreThreads/SimuMax@4dcaae5"}
+2.9. B200: SimuMax has 2.0 to 2.3 at 128-wide heads and 3.2 at 192, and less than 2.5, the ratio of flop, is implausible."""
+BACKWARD_FROM = {
+    "hopper": "charts of FlashAttention 3 (arXiv 2407.08608), transcribed",
+    "blackwell": "MooreThreads/SimuMax@4dcaae5",
+}
 """Where these are from: rows that are not in the table, or not to be fitted."""
 WIDTHS_OF = {"flash_attention": "flash", "vllm_flash_attn": "flash", "fa3": "flash3", "vllm_flash_attn_fa3": "flash3"}
 """Libraries that are compiled for FlashAttention's widths of heads; the others have every multiple of 16."""
@@ -85,17 +80,6 @@ BLOCKS = {"hopper": {"narrow_rows": 192.0}, "blackwell": {"narrow_rows": 256.0, 
 SURE = 0.68
 """Of rows whose errors stay below a fit's."""
 LEAST_SEQ, ODD_START = 16, 1.2
-TE_VALUES = 128
-"""The width of values in rows of Transformer Engine whose heads are wider."""
-ADDS = "wgrad|grad_w"
-"""In the variant of products that are added to a gradient in fp32."""
-WIDTH = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
-"""Bytes of an operand's element; nvfp4 has a scale for each 16."""
-RESULT_BYTES = 2
-TILES_OF = {"fp8": "blocks", "fp8_block": DEEP_TILES, "nvfp4": "block"}
-"""Which tiles the kernels of a narrow format have."""
-DEEP = "fp8_block"
-"""The format that DeepGEMM ran."""
 COLD_US = 0.8
 """By how much later kernels end whose operands come from memory: where fitting starts."""
 GEMM_PRIOR = priors(GemmConstants)
@@ -149,7 +133,8 @@ class Task:
         values, names = HELD_OUT[self.family], COLUMNS[self.family]
         held = np.logical_or.reduce([self.rows[name].isin(values) for name in names])
         if held.sum() * SOME < len(self.rows):
-            held = self.rows.row_n.isin(sorted(self.rows.row_n.unique())[:: len(values)]).to_numpy()
+            size = self.rows.heads if self.family == "attention" else self.rows.row_n
+            held = size.isin(sorted(size.unique())[:: len(values)]).to_numpy()
         return held
 
     def drawn(self, seed: int) -> Any:
@@ -163,93 +148,6 @@ class Task:
         """How well a fit to the rows that are not held out predicts those that are."""
         constants, extra = self.fit(self.rows[~held])
         return model_errors.score(self.rows[held], self.predict(constants, self.machine, self.rows[held], extra))
-
-
-# Reading --------------------------------------------------------------------------------------------------------------------
-
-
-def measured(path: Path) -> pd.DataFrame:
-    """Every row whose GPU is in the catalog, with that GPU's name and the library that was measured."""
-    table = pd.read_csv(path)
-    table["owner"] = table.gpu.map({words: _named(words) for words in table.gpu.unique()})
-    table = table[table.owner.notna()].copy()
-    table["variant"] = table.variant.fillna("")
-    table["library"] = np.where(table.source.str.startswith(GRAPHS), table.source.str.split("/").str[3], "")
-    table["seconds"] = table.time_us / US_PER_S
-    table["batch"] = table.batch.fillna(1.0)
-    second = table.op.isin(["gemm", "bmm"]) & table.variant.str.match(INNER_SECOND)
-    table["row_n"] = table.n
-    table.loc[second, ["n", "k"]] = table.loc[second, ["k", "n"]].to_numpy()
-    table["top_k"] = pd.to_numeric(table.variant.str.extract(r"topk(\d+)")[0])
-    table["launches"] = launches(table)
-    te = table.variant.str.contains("v_head_dim=128", regex=False)
-    table.loc[te, "head_dim"] = (table.head_dim[te] + TE_VALUES) / 2
-    return table
-
-
-def launches(table: pd.DataFrame) -> Any:
-    """Launches in a row of the loop that each row was timed in."""
-    found = np.zeros(len(table))
-    for (source, dtype, owner), at in table.groupby(["source", "dtype", "owner"]).indices.items():
-        rows = table.iloc[at]
-        second_bytes = np.where(rows.op == "gemm", rows.n * rows.k * WIDTH[dtype], 0.0)
-        found[at] = loop_of(source, dtype).launches_of(second_bytes, shipped_fits.gpu(owner).cache_bytes)
-    return found
-
-
-def _named(words: str) -> str | None:
-    try:
-        return gpu_named(words)
-    except UserError:
-        return None
-
-
-def machine(name: str, dtype: str) -> Machine:
-    """A GPU of the catalog in a dtype of the table."""
-    return machine_of(shipped_fits.gpu(name), "fp8" if dtype.startswith("fp8") else dtype)
-
-
-def sizes(rows: pd.DataFrame, *names: str) -> list[Any]:
-    return [rows[name].to_numpy(dtype=float) for name in names]
-
-
-# Models of rows -------------------------------------------------------------------------------------------------------------
-
-
-def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> Any:
-    """Products, and those that add to a gradient in fp32; with what was timed beside: a cast of the first operand and slow steps
-    of DeepGEMM, weights that nobody filled, or what an eager linear layer takes beside its product."""
-    m, n, k, batch = sizes(rows, "m", "n", "k", "batch")
-    dtype = rows.dtype.iloc[0]
-    cast, beside = (extra[:2], extra[2:]) if dtype in TILES_OF else ((), extra)
-    how = {"adds": rows.variant.str.contains(ADDS).to_numpy(), "cast": cast, "turns": turns_of(rows.variant.iloc[0])}
-    how |= {"launches": rows.launches.to_numpy()}
-    time = timed_gemm_s(c, on, (m, n, k, batch), WIDTH[dtype], **how)
-    if not len(beside):
-        return time
-    if dtype == "fp32":
-        return time + beside[0] / US_PER_S * (rows.op == "gemm").to_numpy()
-    if dtype == DEEP:
-        return time + spilled_s(beside[0], on, m, n, k)
-    return np.where(rows.library == UNFILLED_BY, time * filled_share(*beside, on, (m, n, k), time), time)
-
-
-def attention(c: AttentionConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> Any:
-    """Forward, backward, or both, as the operator says; with the cache of keys that inference frameworks write before what is
-    causal."""
-    what = Heads(*sizes(rows, "batch", "seq", "heads", "kv_heads", "head_dim", "causal"))
-    op = rows.op.to_numpy()
-    time = passes_s(c, on, what, op != "attention_bwd", op != "attention_fwd", launches=rows.launches.to_numpy())
-    if not len(extra):
-        return time
-    queries, (cache_us, passes, *paged) = rows.variant.iloc[0] in TURNS_QUERIES, extra
-    written_s = cached_s(cache_us, passes, on, what, WIDTH["bf16"], queries=queries)
-    return np.where(rows.causal > 0, time * (paged[0] if paged else 1.0) + written_s, time)
-
-
-def moe(c: GemmConstants, on: Machine, rows: pd.DataFrame, _: Any = ()) -> Any:
-    m, k, n, experts, top_k = sizes(rows, "m", "k", "n", "batch", "top_k")
-    return moe_s(c, on, m, k, n, (experts, top_k), launches=rows.launches.to_numpy())
 
 
 # Fitting --------------------------------------------------------------------------------------------------------------------
@@ -267,8 +165,7 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
             prior = WITHOUT_QUANTUM if library == ANY and len(libraries) > 1 else IN_TURN_PRIOR
             recent = architecture(shipped_fits.gpu(gpu)).kernels in ("hopper", "blackwell") and library != ANY
             start = GemmConstants(cold_us=COLD_US, tiles=TILES_OF.get(dtype, "warpgroups" if recent else "any"))
-            unfilled = UNFILLED_START if dtype == "bf16" and UNFILLED_BY in set(own.library) else {}
-            beside = SPILL_START if dtype == DEEP else unfilled
+            beside = SPILL_START if dtype == DEEP and architecture(shipped_fits.gpu(gpu)).kernels == "hopper" else {}
             yield Task("gemm", gpu, dtype, library, own, start, prior, gemm, cast, beside)
     plain = fit[fit.op.isin(["gemm", "bmm"]) & (fit.dtype == "fp32") & fit.variant.str.startswith("torch2.1")]
     for gpu, rows in plain.groupby("owner"):
@@ -280,14 +177,17 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
         yield Task("moe", gpu, "bf16", ANY, rows, start, priors(GemmConstants, "odd"), moe)
     forward = graphs[(graphs.op == "attention_fwd") & (graphs.seq >= LEAST_SEQ)]
     named_as = {word: library for library, words in KERNELS_OF.items() for word in words}
-    for (gpu, library), rows in forward.groupby(["owner", forward.variant.replace(named_as)]):
-        blocks = BLOCKS.get(architecture(shipped_fits.gpu(gpu)).kernels, {})
+    named = forward.variant.map(library_of).replace(named_as)
+    for (gpu, dtype, library), rows in forward.groupby(["owner", "dtype", named]):
+        if len(rows) < LEAST_ROWS:
+            continue
+        generation = architecture(shipped_fits.gpu(gpu)).kernels
         widths = WIDTHS_OF.get(str(library), SIXTEENS)
         even = rows if widths != SIXTEENS else rows[rows.head_dim % HEAD_MULTIPLE == 0]
-        back = ATTENTION_BACKWARD.get(gpu, 2.8)
-        start = AttentionConstants(packed=library in PACKED, widths=widths, backward=back, **blocks)
+        back = ATTENTION_BACKWARD.get(generation, 2.8)
+        start = AttentionConstants(packed=library in PACKED, widths=widths, backward=back, **BLOCKS.get(generation, {}))
         timed_with = (CACHED_START, CACHED_SIGMA)
-        yield Task("attention", gpu, "bf16", str(library), even, start, priors(start), attention, (), *timed_with)
+        yield Task("attention", gpu, dtype, str(library), even, start, priors(start), attention, (), *timed_with)
 
 
 def made(task: Task, table: pd.DataFrame) -> tuple[Fit, model_errors.Score]:
@@ -306,7 +206,9 @@ def made(task: Task, table: pd.DataFrame) -> tuple[Fit, model_errors.Score]:
     if isinstance(constants, AttentionConstants):
         constants, used, paged = finished(constants, task, table)
         back = int((used.op != "attention_fwd").sum())
-        source += f"; backward: {sources.origins(used) if back else BACKWARD_FROM[task.gpu]}"
+        source += (
+            f"; backward: {sources.origins(used) if back else BACKWARD_FROM[architecture(shipped_fits.gpu(task.gpu)).kernels]}"
+        )
         beside |= {PAGED: paged} if paged != 1 else {}
     names = {"gemm": ("m", "n", "k", "batch"), "moe": ("m", "n", "k"), "attention": ("seq", "lines", "head_dim")}[task.family]
     rows = task.rows.assign(lines=task.rows.batch * task.rows.heads)
@@ -345,7 +247,7 @@ def sisters(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iterator[Task
     rows = table[(table.role == "fit") & table.op.isin(["gemm", "grouped_gemm"]) & table.source.str.startswith("MooreThreads")]
     for gpu, own in rows.groupby("owner"):
         start = chosen(fits[str(gpu).replace("-pcie", "")], "gemm", "bf16").constants
-        yield Task("gemm", str(gpu), "bf16", ANY, own, start, {**SITE_PRIOR, "accumulate": 1.0, "launch_us": 1.0}, gemm)
+        yield Task("gemm", str(gpu), "bf16", ANY, own, start, {**SITE_PRIOR, "accumulate": 1.0}, gemm)
 
 
 def sister_attention(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iterator[tuple[str, Fit]]:
@@ -360,7 +262,7 @@ def sister_attention(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iter
         made, _ = scaled_both_ways(borrowed.constants, np.log(own.seconds.to_numpy() / times), back)
         errors = np.abs(attention(made, machine(str(gpu), "bf16"), own) / own.seconds - 1)  # type: ignore[arg-type]
         whose = sources.origins(own)
-        about = {"rows": len(own), "source": f"{whose}; backward: {whose}", "backward_rows": int(back.sum()), "beside": {}}
+        about = {"rows": len(own), "source": f"{whose}; backward: {whose}", "backward_rows": int(back.sum())}
         yield str(gpu), replace(borrowed, constants=made, sigma=float(np.quantile(errors, SURE)), **about)  # type: ignore[arg-type]
 
 
@@ -380,10 +282,11 @@ def _like_the_usual(fit: Fit, own: list[Fit]) -> Fit:
 
 
 def main() -> None:
-    if not TABLE.exists():
-        print(f"{TABLE.name} is not there: nothing to do")
+    tables = [path for path in TABLES if path.exists()]
+    if len(tables) < len(TABLES):
+        print("the tables of measured kernels are not there: nothing to do")
         return
-    table = measured(TABLE)
+    table = measured(tables)
     fits: dict[str, list[Fit]] = {}
     scores: list[tuple[Task, model_errors.Score]] = []
     for task in tasks(table):
@@ -410,7 +313,7 @@ def main() -> None:
             about = f"Kernels of {gpu}: constants fitted by results/kernels/make.py, to sources {sources.READ}"
             temporary.write_text(shipped_fits.text(gpu, fits[gpu], about), encoding="utf-8")
     shipped_fits.shipped.cache_clear()
-    model_errors.report(table, scores, shipped_fits.shipped(), TABLE)
+    model_errors.report(table, scores, shipped_fits.shipped(), tables)
 
 
 if __name__ == "__main__":

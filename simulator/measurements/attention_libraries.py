@@ -36,8 +36,10 @@ ON_HOPPER = {
 }  # fmt: skip
 """Backends of inference frameworks that run FlashAttention 3, or kernels of its design, on Hopper, by the code of public
 collectors (ai-dynamo/aiconfigurator). PyTorch means FlashAttention 2 by the same name, and its rows say `by=pytorch`."""
-WITH_A_CACHE = re.compile(r"(fa3|flash_attention|torch_flow|flashinfer|trtllm_mha|vllm_\w+)$")
-"""Names of attention kernels in the tables of these collectors, in their own spelling."""
+WITH_A_CACHE = re.compile(
+    r"(fa3|flash_attention|torch_flow|torch_flow_flashinfer|flashinfer|triton|trtllm_mha|vllm_\w+)( kv_fp8)?$"
+)
+"""Names of attention kernels in the tables of these collectors, in their own spelling; `kv_fp8` if the cache is in 8 bits."""
 TURNS_QUERIES = ("torch_flow", "trtllm_mha")
 """Libraries that also move the queries when they write the cache."""
 READ_AND_WRITTEN = 2
@@ -66,6 +68,11 @@ def fitted_library(variant: str, known: Collection[str], owned: Collection[str],
 def is_of_frameworks(variant: str) -> bool:
     """Whether a row's library is named exactly as inference frameworks' collectors name attention kernels."""
     return WITH_A_CACHE.match(variant.strip()) is not None
+
+
+def turns_queries(variant: str) -> bool:
+    """Whether the library of a row also moves the queries when it writes the cache."""
+    return variant.split(" ")[0] in TURNS_QUERIES
 
 
 def cached_s(cache_us: float, passes: float, on: Machine, what: Heads, width: float, *, queries: bool) -> Array:

@@ -21,7 +21,7 @@ from ..config.catalog import gpu_named
 from ..costs.kernels.attention import CACHE_PASSES, CACHE_US, PAGED, Heads
 from ..costs.kernels.attention import FAMILY as ATTENTION
 from ..costs.kernels.deep_gemm import SPILL_US, spilled_s
-from ..costs.kernels.estimator import Estimator, Options, libraries_of, together
+from ..costs.kernels.estimator import Estimator, FitLibrary, Options, libraries_of, together
 from ..costs.kernels.family import BURST, Estimate
 from ..costs.kernels.gemm import FAMILY as GEMM
 from ..costs.kernels.gemm import LINEAR_US
@@ -31,7 +31,7 @@ from ..costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, is_one_by_one
 from ..errors import UserError, shown
 from ..hardware.gpu import Gpu
 from ..kernels import Attention, Gemm, Rowwise
-from ..measurements.attention_libraries import TURNS_QUERIES, cached_s, fitted_library, is_of_frameworks
+from ..measurements.attention_libraries import cached_s, fitted_library, is_of_frameworks, turns_queries
 from ..measurements.csv_tables import Row, time_us
 from ..measurements.kernel_table import is_cold, launches_of, probe_of
 from ..measurements.kernel_words import EAGER, SIZES, WIDTH, Probe, kernels_in, turns_of
@@ -57,10 +57,11 @@ def own_gpu(own: Own) -> Gpu:
     return shipped_fits.gpu(name, own.profile)
 
 
-def predictions(rows: Sequence[Row], own: Gpu | None) -> list[Predicted | UserError]:
-    """The prediction of each row with the fits of the catalog, or with those of the user's GPU, or the error that prevents it."""
+def predictions(rows: Sequence[Row], own: Gpu | None, shipped: FitLibrary | None = None) -> list[Predicted | UserError]:
+    """The prediction of each row with the fits of the catalog (or `shipped`), or with those of the user's GPU, or the error that
+    prevents it."""
     own_fits = {own.name: shipped_fits.fits_for(own)} if own else {}
-    shipped = shipped_fits.shipped()
+    shipped = shipped or shipped_fits.shipped()
     libraries = [name for fits in (shipped, *own_fits.values()) for name in fits.libraries(ATTENTION.name)]
 
     @cache
@@ -136,7 +137,7 @@ def _attention(by: Estimator, kernel: Attention, probe: Probe) -> Estimate:
     fit = chosen.fit
     what = Heads(kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim)
     cache_us, passes = fit.beside[CACHE_US], fit.beside[CACHE_PASSES]
-    written_s = cached_s(cache_us, passes, by.machine, what, WIDTH[by.dtype], queries=probe.variant in TURNS_QUERIES)
+    written_s = cached_s(cache_us, passes, by.machine, what, WIDTH[by.dtype], queries=turns_queries(probe.variant))
     paged = fit.beside.get(PAGED, 1.0) if probe.variant == fit.library else 1.0
     return replace(made, seconds=paged * made.seconds + by.gpu.site_scalar * float(written_s))
 

@@ -64,7 +64,7 @@ def passes() -> dict[str, Any]:
     """Every operator's backward pass on every GPU that has rows of it, as the report judges it."""
     if not TABLE.exists():
         return {}
-    table, rows = study_script("kernels").measured(TABLE), csv_tables.read(TABLE)
+    table, rows = study_script("kernels").measured([TABLE]), csv_tables.read(TABLE)
     timed = set(table[table.op.isin([f"{name}_bwd" for name in PRODUCTS])].gpu)
     """Only boards of these rows are predicted: every worker does it before its first test."""
     kept = table.gpu.isin(timed)
@@ -101,7 +101,7 @@ def test_every_backward_operator_with_rows_is_judged() -> None:
     known = {name.removeprefix(AUTOGRAD).removeprefix(ONE_ID) for name in BACKWARD_OPERATORS}
     every = {"add", *PRODUCTS, *known} - {"relu"}
     assert names == dict.fromkeys(GPUS, every)
-    table = study_script("kernels").measured(TABLE)
+    table = study_script("kernels").measured([TABLE])
     rows = table[table.op.str.endswith("_bwd") & ~table.op.str.contains("attention") & (table.dtype == "fp32")]
     assert sum(len(one.rows) for one in passes().values()) == len(rows)
 
@@ -293,9 +293,9 @@ def test_ratios_that_ship_are_of_the_bytes_that_workloads_count_or_say_otherwise
 
 
 def test_what_is_timed_around_operators_is_of_no_product(tmp_path: Any) -> None:
-    (fit,) = (fit for fit in shipped_fits.shipped().fits["t4"] if fit.family == "rowwise")
+    (fit,) = (fit for fit in shipped_fits.shipped().fits["p100-pcie-16gb"] if fit.family == "rowwise")
     file = tmp_path / "mine.yaml"
-    text = shipped_fits.text("t4", [fit], "mine")
+    text = shipped_fits.text("p100-pcie-16gb", [fit], "mine")
     file.write_text(text)
     assert shipped_fits.load(file)[1][0].beside == {OPERATOR_US: fit.beside[OPERATOR_US]}
     file.write_text(text.replace(OPERATOR_US, "linear_us"))

@@ -30,6 +30,8 @@ from simulator.measurements.kernel_words import WIDTH
 from simulator.units import GB, NS_PER_S, TFLOP, US_PER_S, ns
 
 SHELF = shipped_fits.shipped()
+ELDEST = replace(SHELF, fits={name: fits for name, fits in SHELF.fits.items() if name not in ("h200", "b300", "gb200", "gb300")})
+"""The fits without those of later boards of a generation, which then borrow."""
 MACHINES = (
     Machine(312 * TFLOP, 2039 * GB, 108),
     Machine(989 * TFLOP, 3350 * GB, 132),
@@ -85,7 +87,7 @@ class TestProducts:
 
     def test_nvfp4_has_one_tile(self) -> None:
         """As measured on a B200: 64 tiles of 128 x 256 take as long as one, and one more than the multiprocessors twice that."""
-        (c,) = [fit.constants for fit in SHELF.fits["b200"] if fit.dtype == "nvfp4"]
+        (c,) = [fit.constants for fit in SHELF.fits["b200"] if (fit.dtype, fit.library) == ("nvfp4", "trtllm")]
         assert isinstance(c, GemmConstants)
         b200 = machine(SHELF.gpus["b200"], "nvfp4")
         on = replace(b200, bytes_per_s=b200.bytes_per_s * 2**20)
@@ -113,7 +115,7 @@ class TestProducts:
         once, twice = (gemm_s(c, on, 1, 2**power * i, 2**14, element_bytes=width) - launch_s for i in (1, 2))
         assert twice <= 2.05 * once
         large = gemm_s(c, on, 1, 2**17, 2**14, element_bytes=width) - launch_s
-        assert large == pytest.approx(width * 2**31 / (c.memory * on.bytes_per_s), rel=0.4)
+        assert large == pytest.approx(width * 2**31 / (c.memory * on.bytes_per_s), rel=0.45)
 
     @given(tensor_fits, lengths, lengths, lengths, st.sampled_from(("m", "n", "k")), st.integers(1, 512))
     def test_in_turn_more_takes_no_less(
@@ -229,9 +231,11 @@ class TestRowwise:
 
     def test_what_is_in_the_cache_comes_sooner_and_more_takes_no_less(self) -> None:
         c, cold = RowwiseConstants(launch_us=0), MACHINES[1]
-        warm = replace(cold, cache_bytes=50e6)
-        assert rowwise_s(c, warm, 20e6) == pytest.approx(float(rowwise_s(c, cold, 20e6)) / 1.8)
-        assert rowwise_s(c, warm, 50e6) == rowwise_s(c, cold, 50e6)
+        warm = replace(cold, cache_bytes=50e6, cache_bytes_per_s=2 * cold.bytes_per_s)
+        assert rowwise_s(c, warm, 20e6) == pytest.approx(float(rowwise_s(c, cold, 20e6)) / 2)
+        assert rowwise_s(c, warm, 75e6) == rowwise_s(c, cold, 75e6)
+        halves = replace(warm, cache_partitions=2)
+        assert rowwise_s(c, warm, 50e6) < rowwise_s(c, halves, 50e6) < rowwise_s(c, cold, 50e6)
         assert (np.diff(rowwise_s(c, warm, np.linspace(1, 1e8, 1000))) > 0).all()
 
     def test_a_block_waits_at_each_step_of_its_row(self) -> None:
@@ -311,8 +315,8 @@ class TestEveryGpu:
             assert 1 < cost(kernel) / (roof_s * NS_PER_S) < most, kernel
 
     def test_what_it_sustains_acts_on_what_is_lent_and_on_nothing_else(self, name: str) -> None:
-        """Half of either fraction changes no constant that was fitted on the GPU itself, and some that another lends it: no GPU
-        was measured in everything.
+        """Half of either fraction changes no constant that was fitted on the GPU itself, and some that another lends it, where
+        the fraction is stated and not fitted: fractions of a fitted GPU are of another model, and what it borrows keeps its own.
         """
         gpu = shipped_fits.gpu(name)
         cases = [(family, dtype) for family in FAMILIES for dtype in WIDTH]
@@ -321,7 +325,7 @@ class TestEveryGpu:
             less = replace(gpu, kernels=replace(gpu.kernels, **{fraction: getattr(gpu.kernels, fraction) / 2}))
             after = {case: best_fit_for(less, replace(SHELF, gpus={**SHELF.gpus, name: less}), *case) for case in cases}
             owners = {one.owner for case, one in before.items() if one and after[case].fit.constants != one.fit.constants}
-            assert owners, f"{fraction} has no effect on {name}"
+            assert bool(owners) == (gpu.kernels.provenance == "transferred"), f"{fraction} on {name}"
             assert name not in owners
 
     def test_it_says_whose_word_it_is(self, name: str) -> None:
@@ -383,9 +387,9 @@ class TestChoosing:
         [
             ("h200", "h100"),
             ("gh200-96gb", "h100"),
-            ("b300", "b200"),
+            ("b300", "gb300"),
             ("gb200", "b200"),
-            ("gb300", "b200"),
+            ("gb300", "b300"),
             ("a100-40gb", "a100-80gb"),
             ("a40", "a100-80gb"),
             ("l40s", "a100-80gb"),
@@ -394,7 +398,8 @@ class TestChoosing:
     )
     def test_a_gpu_borrows_from_its_kin(self, name: str, lender: str) -> None:
         for family in ("gemm", "attention"):
-            chosen = best_fit_for(shipped_fits.gpu(name), SHELF, family, "bf16")
+            others = replace(SHELF, fits={owner: fits for owner, fits in SHELF.fits.items() if owner != name})
+            chosen = best_fit_for(shipped_fits.gpu(name), others, family, "bf16")
             assert chosen
             assert (chosen.owner, chosen.provenance) == (lender, "transferred")
 
@@ -429,13 +434,13 @@ class TestChoosing:
     def test_what_is_lent_is_scaled_by_what_is_sustained(self) -> None:
         """GB200: 1.045 times a B200 on the same products, as public searches find, and not the 1.11 of the datasheets."""
         times = [
-            Estimator(shipped_fits.gpu(name), "bf16", SHELF).estimate(replace(LARGE, m=2**15)).seconds
+            Estimator(shipped_fits.gpu(name), "bf16", ELDEST).estimate(replace(LARGE, m=2**15)).seconds
             for name in ("b200", "gb200")
         ]
         assert times[0] / times[1] == pytest.approx(1.045, abs=0.03)
 
     def test_twice_the_exponentials_make_attention_faster_and_products_no_faster(self) -> None:
-        b200, b300 = (Estimator(shipped_fits.gpu(name), "bf16", SHELF) for name in ("b200", "b300"))
+        b200, b300 = (Estimator(shipped_fits.gpu(name), "bf16", ELDEST) for name in ("b200", "b300"))
         narrow = replace(LONG, head_dim=64)
         assert b300.estimate(narrow).seconds < 0.9 * b200.estimate(narrow).seconds
         assert b300.estimate(LARGE).seconds > 0.98 * b200.estimate(LARGE).seconds
@@ -538,7 +543,9 @@ class TestFiles:
         for fits in SHELF.fits.values():
             for fit in fits:
                 assert 0 < fit.sigma < 0.5
-                assert re.search(r"[\w-]+/[\w-]+@[0-9a-f]{7}\b", fit.source), "a repository at a commit"
+                assert re.search(r"[\w-]+/[\w-]+@[0-9a-f]{7}\b|[\w-]+==[\d.]+", fit.source), (
+                    "a repository at a commit, or a package"
+                )
                 assert (fit.family == "attention") == ("; backward: " in fit.source)
                 values = {f.name: getattr(fit.constants, f.name) for f in fields(fit.constants)}
                 assert all(0 < values[name] <= 1 for name in ("compute", "memory", "quantum", "stream") if name in values), fit
@@ -604,7 +611,8 @@ class TestRatios:
         made = self.estimate("h200", 1.7)
         assert made.provenance == "transferred"
         assert 0.03 < made.sigma < 0.2
-        assert made.seconds == pytest.approx(1.7 * self.estimate("h200", 1.7, replace(self.OP, op="add")).seconds)
+        times = made.seconds / self.estimate("h200", 1.7, replace(self.OP, op="add")).seconds
+        assert 1.7 < times < 1.7 * 4.8 / 3.35, "more so where the memory delivers more to as many threads"
 
     def test_it_speaks_for_eager_frameworks_too(self) -> None:
         """It is of the operator that such a framework runs."""
@@ -650,7 +658,7 @@ class TestWhoseWordItIs:
         sizes = [(m, n, k) for m in (64, 4096, 16384) for n in (4096, 14336) for k in (4096, 14336)]
         for m, n, k in sizes:
             took = {
-                gpu: Estimator(shipped_fits.gpu(gpu), dtype, SHELF).estimate(Gemm(m, n, k, 2)).seconds
+                gpu: Estimator(shipped_fits.gpu(gpu), dtype, ELDEST).estimate(Gemm(m, n, k, 2)).seconds
                 for gpu in ("b200", "b300", "gb200")
             }
             assert took["gb200"] <= took["b200"] * 1.001

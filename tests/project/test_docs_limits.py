@@ -87,9 +87,10 @@ STATED: dict[str, Callable[[], str]] = {
     "GEMMs in fp32": lambda: between(kernels("all", HELD_OUT, single)),
     "the same on P4": lambda: " / ".join(between(kernels(sizes, HELD_OUT, of_p4)) for sizes in ("all", "large")),
     "sums over": lambda: between(kernels("layer sums", SUMS, lambda row: True)),
-    "borrowed constants: large GEMMs": lambda: between(kernels("large", BORROWED, products)),
-    "borrowed constants: attention": lambda: between(kernels("large", BORROWED, of("attention"))),
-    "borrowed constants: experts": lambda: between(kernels("large", BORROWED, of("moe"))),
+    "borrowed constants: GEMMs": lambda: between(kernels("median", BORROWED, of("GEMM"))),
+    "borrowed constants: attention": lambda: between(kernels("median", BORROWED, of("attention"))),
+    "borrowed constants: experts": lambda: between(kernels("median", BORROWED, of("experts"))),
+    "borrowed constants: memory-bound": lambda: between(kernels("median", BORROWED, of("memory-bound"))),
     "collectives with curves": lambda: " / ".join(between(collectives(SIZES, where)) for where in ("inside", "across")),
     "collectives without": lambda: " / ".join(
         between(collectives(SYSTEMS, where, lambda name: not any(word in name for word in ODD))) for where in ("inside", "across")
@@ -120,8 +121,8 @@ def test_docs_limits_states_what_the_reports_print(line: str) -> None:
 
 def test_docs_limits_summary_states_the_same_of_borrowed_constants() -> None:
     page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
-    large, attention = STATED["borrowed constants: large GEMMs"](), STATED["borrowed constants: attention"]()
-    assert f"(`transferred`): large GEMMs {large} off, attention {attention}." in page
+    gemms, attention = STATED["borrowed constants: GEMMs"](), STATED["borrowed constants: attention"]()
+    assert f"(`transferred`): GEMMs {gemms} off, attention {attention}." in page
 
 
 def test_docs_limits_states_how_far_off_single_published_numbers_are() -> None:

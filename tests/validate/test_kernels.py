@@ -246,7 +246,7 @@ def test_experts() -> None:
 def test_rows_say_whose_word_they_are(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     sizes = ("4096,4096,4096", "4000000,4096,4096")
-    path.write_text("gpu,op,dtype,m,n,k\n" + "".join(f"{gpu},gemm,bf16,{size}\n" for gpu in ("H100", "GB300") for size in sizes))
+    path.write_text("gpu,op,dtype,m,n,k\n" + "".join(f"{gpu},gemm,bf16,{size}\n" for gpu in ("H100", "L40S") for size in sizes))
     rows = trainsim("validate", "--kind", "kernels", path, "--json").record["rows"]
     assert [(row["provenance"], row["extrapolated"]) for row in rows] == [
         ("measured", False), ("measured", True), ("transferred", False), ("transferred", True)

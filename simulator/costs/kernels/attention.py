@@ -75,7 +75,7 @@ over the bytes that this write reads and writes, and the slowdown of the kernel 
 class AttentionConstants:
     """Constants of the attention model, fitted to one GPU and library."""
 
-    launch_us: float = constant(8.0, 0.7, scales="time")
+    launch_us: float = constant(8.0, 0.7, scales="cycles")
     """Launch overhead, including metadata, scheduling and copies around the kernel."""
     compute: float = constant(0.85, 0.8, scale=SHARE, positive=True, scales="compute")
     """Fraction of the peak that the GEMMs alone reach."""
@@ -97,7 +97,7 @@ class AttentionConstants:
     """Slowdown of a single block on a multiprocessor, compared with many blocks."""
     walk_products: float = constant(1.0, 0.7, positive=True)
     """Further slowdown of the GEMMs of a single block."""
-    split_us: float = constant(10.0, 1.0, scales="time")
+    split_us: float = constant(10.0, 1.0, scales="cycles")
     """Time to join the two halves of a split walk."""
     throttle: float = constant(0.05, 0.7)
     """Slowdown of long loops of launches, whose clock a governor has lowered."""
@@ -287,7 +287,8 @@ class AttentionFamily(KernelFamily):
     def seconds(self, constants: AttentionConstants, timed: TimedKernels, extra: Array) -> Array:
         shape = Heads(*(timed.column(name) for name in ("batch", "seq", "heads", "kv_heads", "head_dim", "causal")))
         backward = _is_backward(timed)
-        return timed.per_row(passes_s(constants, timed.machine, shape, ~backward, backward, launches=timed.loop))
+        how: dict[str, Any] = {"element_bytes": timed.element_bytes, "launches": timed.loop}
+        return timed.per_row(passes_s(constants, timed.machine, shape, ~backward, backward, **how))
 
     def free(self, timed: TimedKernels, start: AttentionConstants) -> dict[str, float]:
         return priors(start, *(("backward",) if _is_backward(timed).any() else ()))
@@ -320,11 +321,19 @@ def scaled_both_ways(start: AttentionConstants, logs: Array, backward: Array) ->
 
 
 def passes_s(
-    constants: AttentionConstants, machine: Machine, shape: Heads, forward: Array, backward: Array, *, launches: ArrayLike = BURST
+    constants: AttentionConstants,
+    machine: Machine,
+    shape: Heads,
+    forward: Array,
+    backward: Array,
+    *,
+    element_bytes: float = 2,
+    launches: ArrayLike = BURST,
 ) -> Array:
     """Seconds of the measured passes of attention: forward and backward passes count where their columns are 1."""
-    forward_s = attention_s(constants, machine, shape, launches=launches)
-    both_s: Array = forward * forward_s + backward * attention_s(constants, machine, shape, backward=True, launches=launches)
+    how: dict[str, Any] = {"element_bytes": element_bytes, "launches": launches}
+    forward_s = attention_s(constants, machine, shape, **how)
+    both_s: Array = forward * forward_s + backward * attention_s(constants, machine, shape, backward=True, **how)
     return both_s
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import get_args
 
 from ...errors import UserError, did_you_mean
@@ -22,8 +23,20 @@ from ...hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
 from ...kernels import UNFUSED, Kernel, Shape
 from ...units import ns
 from . import power
-from .family import ANY, BURST, SUSTAINED, Constants, Estimate, Fit, KernelFamily, Provenance, Transfer, families
-from .gpu_model import HALVES, Machine, architecture, machine, same_kernels, similarity
+from .family import (
+    ANY,
+    BURST,
+    SUSTAINED,
+    WITHOUT_TENSOR_CORES,
+    Constants,
+    Estimate,
+    Fit,
+    KernelFamily,
+    Provenance,
+    Transfer,
+    families,
+)
+from .gpu_model import HALVES, Machine, architecture, is_slot_powered, machine, same_kernels, similarity
 
 RANGE_TOLERANCE = 1.001
 """Factor of tolerance on the range of measured sizes, so that the largest measured size counts as measured."""
@@ -40,9 +53,11 @@ LIBRARY_ALIASES = {
     "flash_attn_3": "fa3", "cudnn": "torch_flow",
 }  # fmt: skip
 """Aliases of libraries; NVIDIA's own kernels were measured in TensorRT-LLM."""
-BORROWED_SIGMA, SAME_KERNELS_SIGMA = 0.1, 0.15
+BORROWED_SIGMA, SAME_KERNELS_SIGMA = 0.1, 0.2
 """Relative error added by borrowing a fit: from a board with the same multiprocessors and memory, and from a GPU that runs the
-same kernels on other multiprocessors (both assumed: none was measured). Other GPUs add the family's `far_sigma`."""
+same kernels on other multiprocessors. Estimated by leaving out one GPU at a time (results/kernels/report.md): sisters add 0.10 to
+GEMMs, 0.12 to attention and 0.08 to memory-bound operators; V100 and T4 add 0.1 to memory-bound operators of each other, the
+GDDR board L4 adds 0.3 to GEMMs. Other GPUs add the family's `far_sigma`."""
 ROOFLINE_SIGMA = 0.4
 """Relative error of the default constants of a family without measurements."""
 AMPERE_ON_LATER = 0.45
@@ -99,7 +114,9 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
     formats = {owner: _formats(wanted, kernels, gpu, library.gpus[owner]) for owner in library.fits}
     fitting = [(owner, fit) for owner, fit in known if fit.family == family and fit.dtype in formats[owner]]
     unfitted = named not in {fit.library for _, fit in fitting}
-    another = bool(named) and (unfitted or _runs_others(gpu, library, kernels, named))
+    own = [fit.library for owner, fit in fitting if owner == gpu.name]
+    unnamed = not kernels.names_libraries and bool(own) and named not in own
+    another = bool(named) and (unfitted or unnamed or _runs_others(gpu, library, kernels, named))
     usable = [(owner, fit) for owner, fit in fitting if another or named in ("", fit.library)]
     if not usable:
         return SelectedFit(Fit(family, "", "", kernels.constants(), ROOFLINE_SIGMA, {}), "", "roofline", ROOFLINE_SIGMA)
@@ -108,8 +125,13 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
         owner, fit = found
         place = PREFERRED_LIBRARIES.index(fit.library) if fit.library in PREFERRED_LIBRARIES else len(PREFERRED_LIBRARIES)
         other, others = library.gpus[owner], fit.dtype not in ("", wanted)
-        far = abs(similarity(other) - similarity(gpu))
-        return owner != gpu.name, not same_kernels(gpu, other), others, other.architecture != gpu.architecture, far, place
+        if wanted == WITHOUT_TENSOR_CORES:
+            throttled = is_slot_powered(other) > is_slot_powered(gpu)
+            far = abs(similarity(other, wanted) - similarity(gpu, wanted))
+            return owner != gpu.name, throttled, other.architecture != gpu.architecture, far
+        far, same = similarity(other) - similarity(gpu), same_kernels(gpu, other)
+        later = far > 0 and not same and bool(architecture(gpu).kernels)
+        return owner != gpu.name, not same, others, other.architecture != gpu.architecture, later, abs(far), place, -fit.rows
 
     owner, fit = min(usable, key=order)
     owning = library.gpus[owner]
@@ -282,8 +304,12 @@ class Estimator:
         return Estimate(time_s, name, provenance, selected.sigma * (EXTRAPOLATION_FACTOR if beyond else 1.0), beyond)
 
     def beside(self, name: str, family: str = "gemm") -> float:
-        """A quantity that was fitted beside kernels, or 0 without a fit of a GPU that runs the same kernels."""
+        """A quantity that was fitted beside kernels, or 0 without a fit of a GPU that runs the same kernels. What the host takes
+        hardly depends on the GPU: where the fit does not tell, it is the median of all fits that do."""
         selected = self.selected(family)
+        if name in families()[family].of_host and name not in selected.fit.beside:
+            told = [fit.beside[name] for fits in self.fits.fits.values() for fit in fits if name in fit.beside]
+            return median(told) if told else 0.0
         return selected.fit.beside.get(name, 0.0) if self.runs_kernels_of(selected) else 0.0
 
     def runs_kernels_of(self, selected: SelectedFit) -> bool:

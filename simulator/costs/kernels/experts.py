@@ -61,7 +61,7 @@ class ExpertsFamily(KernelFamily):
 
     name, plural = "moe", "experts"
     constants = GemmConstants
-    far_sigma = 0.3
+    far_sigma = 0.25
     held_out = ("n", "k")
     narrower = True
 

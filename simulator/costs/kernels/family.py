@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from ...fields import Declared, Length, Limits
 from ...hardware.gpu import Gpu
-from .gpu_model import Array, Machine
+from .gpu_model import Array, Machine, clock_per_s
 
 Provenance = Literal["measured", "transferred", "roofline"]
 """Provenance of a time, the best first."""
@@ -31,6 +31,8 @@ Constants = Any
 """A frozen dataclass of a family, in which each field is a `constant`, a choice among words (`one_of`) or plain."""
 ANY = "any"
 """Library name of a fit to the rows of all libraries."""
+WITHOUT_TENSOR_CORES = "fp32"
+"""The format whose GEMMs run without tensor cores."""
 MOST_OF_PEAK = 0.99
 """Largest fraction of a peak that scaling can give."""
 BURST, SUSTAINED = 12.0, math.inf
@@ -71,8 +73,9 @@ class Constant:
     """Whether a file must not give 0, as for a rate, a size or a time."""
     optional: bool = False
     """Whether a file may omit the constant; its default changes nothing."""
-    scales: Literal["", "time", "compute", "memory"] = ""
-    """Scaling on a slower machine: a `time` grows, a fraction of the peak of `compute` or `memory` falls; empty: no scaling."""
+    scales: Literal["", "time", "cycles", "compute", "memory"] = ""
+    """Scaling on a slower machine: a `time` grows, and one that is a number of `cycles` of the clock; a fraction of the peak of
+    `compute` or `memory` falls; empty: no scaling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +229,27 @@ class Transfer:
     known: Sequence[tuple[Gpu, Fit]]
     """All available fits."""
 
+    @property
+    def factors(self) -> dict[str, float]:
+        """Factors on constants, by their kind of scaling. A fraction of a peak stays what it is, unless the file of the GPU
+        states by how much less of its peaks the GPU sustains. Times on the GPU are cycles of its clock. What is said of tensor
+        cores and of launches in graphs says nothing of fp32 without them, which was timed in eager PyTorch."""
+        gpu, owner, plain = self.gpu.kernels, self.owner.kernels, self.dtype == WITHOUT_TENSOR_CORES
+        stated = gpu.provenance == "transferred"
+        return {
+            "compute": gpu.compute_fraction / owner.compute_fraction if stated and not plain else 1.0,
+            "memory": gpu.memory_fraction / owner.memory_fraction if stated else 1.0,
+            "cycles": 1.0 if plain else clock_per_s(self.owner) / clock_per_s(self.gpu),
+        }
+
+    @property
+    def power_times(self) -> float:
+        """Most flop/s that the GPU's power allows, over what the owner sustains: the square root of multiprocessors times watts,
+        since power grows with the rate times the square of the voltage, which falls with the clock. Infinite where nothing is
+        known, and for boards of one architecture, whose difference in power is considered elsewhere."""
+        known = self.gpu.tdp_w and self.owner.tdp_w and self.gpu.architecture != self.owner.architecture
+        return math.sqrt(self.gpu.sms * self.gpu.tdp_w / (self.owner.sms * self.owner.tdp_w)) if known else math.inf
+
 
 class KernelFamily(ABC):
     """The interface of a family of kernels."""
@@ -245,6 +269,8 @@ class KernelFamily(ABC):
     """The sizes of which every fourth value is held out to judge a fit."""
     beside: ClassVar[tuple[str, ...]] = ()
     """Names of quantities that may be timed beside the kernels and are not part of their times."""
+    of_host: ClassVar[tuple[str, ...]] = ()
+    """Those of `beside` that the host takes, on every GPU."""
     unstated: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """Size ranges of the rows of a fit that does not state a range; sizes not listed here have no limit."""
     any_format: ClassVar[bool] = False
@@ -283,17 +309,18 @@ class KernelFamily(ABC):
         """The sizes of a kernel that the ranges of a fit refer to, by their names in files of fits."""
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        """The fit of one GPU for another GPU: fractions of peaks scale with the fraction of its peaks that each GPU sustains, up
-        to `MOST_OF_PEAK`."""
-        gpu, owner = transfer.gpu.kernels, transfer.owner.kernels
-        times = {"compute": gpu.compute_fraction / owner.compute_fraction, "memory": gpu.memory_fraction / owner.memory_fraction}
-        shares = [(name, share, times[way]) for name, share, way in scaling(fit.constants) if way in times]
-        found = {name: min(max(MOST_OF_PEAK, share), share * more) for name, share, more in shares}
+        """The fit of one GPU for another GPU by `Transfer.factors`; fractions of peaks grow up to `MOST_OF_PEAK`."""
+        factors = transfer.factors
+        known = [(name, value, way, value * factors[way]) for name, value, way in scaling(fit.constants) if way in factors]
+        found = {name: made if way == "cycles" else min(max(MOST_OF_PEAK, value), made) for name, value, way, made in known}
         return replace(fit, constants=replace(fit.constants, **found))
 
     def slowed(self, constants: Constants, factor: float) -> Constants:
         """Constants of kernels whose times are `factor` times as long, within the limits of the peaks."""
-        slower = {name: v * factor if way == "time" else min(MOST_OF_PEAK, v / factor) for name, v, way in scaling(constants)}
+        slower = {
+            name: v * factor if way in ("time", "cycles") else min(MOST_OF_PEAK, v / factor)
+            for name, v, way in scaling(constants)
+        }
         return replace(constants, **slower)
 
     def limited(self, constants: Constants, slowdown: float) -> Constants:

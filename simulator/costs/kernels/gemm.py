@@ -26,7 +26,20 @@ from ...kernels import Gemm, Part
 from ...units import US_PER_S
 from .deep_gemm import DEEP_TILES, SPILL_START, SPILL_US, spilled_s
 from .estimator import Estimator, SelectedFit, portable
-from .family import ABOVE_ONE, BURST, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
+from .family import (
+    ABOVE_ONE,
+    BURST,
+    SHARE,
+    WITHOUT_TENSOR_CORES,
+    Estimate,
+    Fit,
+    KernelFamily,
+    TimedKernels,
+    Transfer,
+    constant,
+    one_of,
+    priors,
+)
 from .gpu_model import Array, Machine, cached_share, clock_per_s, columns, flop_per_cycle, similarity
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
@@ -67,10 +80,8 @@ CAST_FROM_BYTES = 2
 CAST_PASSES, CAST_CYCLE_BYTES = 1.84, 20.7
 """Passes of a cast, and bytes per cycle of a multiprocessor. A cast reads 16 bits for the maximum, reads them again and writes 8
 bits: 5 bytes for 3, at nine tenths of the rate. Both constants together give the separately measured casts on H100 and B200."""
-UNFILLED_SAVES, UNFILLED_GB, LINEAR_US = "unfilled_saves", "unfilled_gb", "linear_us"
-"""Names of quantities timed beside GEMMs: the share of time that weights full of zeros save, and the size of weights of which
-half are zeros (results/kernels/zero_weights.py); extra launch time of an eager linear layer over a batch of GEMMs, in
-microseconds."""
+LINEAR_US = "linear_us"
+"""Name of a quantity timed beside GEMMs: extra launch time of an eager linear layer over a batch of GEMMs, in microseconds."""
 SINGLE_BATCH = (1.0, 1.0)
 """Range of batch sizes of a fit that does not state a range."""
 
@@ -85,7 +96,7 @@ _SPLIT_AXIS = np.array(SPLITS, dtype=np.float64)[:, None]
 class GemmConstants:
     """Constants of the GEMM model, fitted to one GPU, dtype and library."""
 
-    launch_us: float = constant(2.5, 1.0, scales="time")
+    launch_us: float = constant(2.5, 1.0, scales="cycles")
     """Time from one kernel to the next when the host is ahead of the GPU."""
     compute: float = constant(0.9, 0.6, scale=SHARE, positive=True, scales="compute")
     """Fraction of the peak at the full clock."""
@@ -102,7 +113,7 @@ class GemmConstants:
     """Exponent of the norm of arithmetic and traffic: 1 adds both times, infinity takes the larger time."""
     tile: float = constant(400.0, 1.0)
     """Cost of small tiles: the reuse at which half of the rate would be lost."""
-    split_us: float = constant(2.0, 1.0, scales="time")
+    split_us: float = constant(2.0, 1.0, scales="cycles")
     """Least time for adding the partial sums."""
     split_traffic: float = constant(0.2, 1.0, scale=SHARE)
     """Share of the partial sums that goes to memory and not to the cache."""
@@ -266,10 +277,11 @@ class GemmFamily(KernelFamily):
 
     name, plural = "gemm", "GEMMs"
     constants = GemmConstants
-    far_sigma = 0.15
+    far_sigma = 0.25
     held_out = ("n", "k")
     unstated: ClassVar = {"batch": SINGLE_BATCH}
-    beside = (SPILL_US, UNFILLED_SAVES, UNFILLED_GB, LINEAR_US)
+    beside = (SPILL_US, LINEAR_US)
+    of_host = (LINEAR_US,)
 
     def kernel_s(self, constants: GemmConstants, estimator: Estimator, machine: Machine, kernel: Gemm) -> float:
         sizes = (kernel.m, kernel.n, kernel.k, kernel.batch)
@@ -322,7 +334,21 @@ class GemmFamily(KernelFamily):
         made, owner, gpu = super().transferred(fit, transfer), transfer.owner, transfer.gpu
         cycles = flop_per_cycle(gpu, transfer.dtype) / flop_per_cycle(owner, fit.dtype) if portable(gpu, owner) else 1.0
         constants = replace(made.constants, ramp=made.constants.ramp * cycles)
+        if transfer.dtype == WITHOUT_TENSOR_CORES:
+            constants = _within_power(constants, fit.constants, transfer)
         return replace(made, constants=constants, cast=_transferred_cast(transfer))
+
+
+def _sustained(constants: GemmConstants) -> float:
+    """Fraction of the peak that long kernels sustain, at the clock that their power leaves."""
+    return constants.compute / (1 + constants.compute * (constants.power + constants.throttle))
+
+
+def _within_power(constants: GemmConstants, of_owner: GemmConstants, transfer: Transfer) -> GemmConstants:
+    """The constants with as much slowdown by power as keeps the sustained rate within `Transfer.power_times`."""
+    most = transfer.power_times * _sustained(of_owner) * transfer.owner.peak(transfer.dtype) / transfer.gpu.peak(transfer.dtype)
+    least_power = 1 / most - 1 / constants.compute - constants.throttle
+    return replace(constants, power=max(constants.power, least_power))
 
 
 def _adds(kernels: Sequence[Gemm]) -> Array:

@@ -24,6 +24,12 @@ Array = NDArray[Any]
 
 HALVES = ("fp16", "bf16")
 """Formats whose kernels take the same time."""
+SLOT_W = 75.0
+"""Watts that a PCI Express slot gives a board (PCI-SIG, PCI Express Card Electromechanical Specification)."""
+HELD = {1: (0.7, 1.5), 2: (0.6, 1.2)}
+"""Sizes over that of the last-level cache up to which it holds all, and from which it holds nothing, by its partitions: in two
+partitions some is held twice. From additions on A100 and H100 (microsoft/vidur@7d47513), and from softmax and layer norm of 50 MB
+on an L4 (sitar-lab/NeuSight@6945927)."""
 USUAL_CLOCK = 1.85 * GB
 """Clock in Hz near which an unstated clock is estimated, within a factor of two."""
 
@@ -42,10 +48,11 @@ class Architecture:
     """Multiply-adds of 32-bit numbers per cycle."""
     idle_w: float = 0.0
     """Power of an idle board in watts; 0 where it is not known. Ampere: measured (thonking.ai). Others: assumed."""
-    cache_cycle_bytes: int = 32
-    """Bytes per cycle from the last-level cache: a half of the width of the port, and a quarter on graphics chips. The total is
-    5 TB/s on an RTX 4090 and 6 TB/s on an H100 PCIe. This is from no table: two thirds and twice the value fit the measured GEMMs
-    equally well."""
+    cache_cycle_bytes: int = 20
+    """Bytes per cycle of a multiprocessor from the last-level cache, of kernels that read and write: additions in fp16 on A100
+    and H100 whose tensors the cache holds move 16 to 20 (microsoft/vidur@7d47513); reads reach 5 TB/s on an RTX 4090: 16."""
+    cache_partitions: int = 1
+    """Halves of the last-level cache that each hold what the multiprocessors near them use (NVIDIA A100 whitepaper, 2020)."""
 
 
 ARCHITECTURES = {
@@ -53,13 +60,13 @@ ARCHITECTURES = {
     "sm_61": Architecture(),
     "sm_70": Architecture("volta", lanes=64),
     "sm_75": Architecture("volta", threads=1024, lanes=64),
-    "sm_80": Architecture("ampere", lanes=64, idle_w=90),
+    "sm_80": Architecture("ampere", lanes=64, idle_w=90, cache_partitions=2),
     "sm_86": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
     "sm_89": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
     "sm_120": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
-    "sm_90": Architecture("hopper", idle_w=110),
-    "sm_100": Architecture("blackwell", idle_w=200),
-    "sm_103": Architecture("blackwell", exponentials=32, idle_w=200),
+    "sm_90": Architecture("hopper", idle_w=110, cache_partitions=2),
+    "sm_100": Architecture("blackwell", idle_w=200, cache_partitions=2),
+    "sm_103": Architecture("blackwell", exponentials=32, idle_w=200, cache_partitions=2),
 }
 """Multiprocessors by architecture. Workstation Blackwell and Ada have faster tensor cores with Ampere's programming model."""
 UNKNOWN = Architecture()
@@ -76,6 +83,7 @@ class Machine:
     cache_bytes: float = 0.0
     threads: int = UNKNOWN.threads
     cache_bytes_per_s: float = 0.0
+    cache_partitions: int = 1
 
 
 def machine(gpu: Gpu, dtype: str = "") -> Machine:
@@ -83,7 +91,7 @@ def machine(gpu: Gpu, dtype: str = "") -> Machine:
     peak = gpu.peak(dtype) if dtype else tensor_peak(gpu)
     built, clock = architecture(gpu), clock_per_s(gpu)
     cached = max(gpu.memory_bytes_per_s, built.cache_cycle_bytes * gpu.sms * clock)
-    return Machine(peak, gpu.memory_bytes_per_s, gpu.sms, clock, gpu.cache_bytes, built.threads, cached)
+    return Machine(peak, gpu.memory_bytes_per_s, gpu.sms, clock, gpu.cache_bytes, built.threads, cached, built.cache_partitions)
 
 
 def architecture(gpu: Gpu) -> Architecture:
@@ -96,9 +104,14 @@ def tensor_peak(gpu: Gpu) -> float:
     return gpu.peak(next((dtype for dtype in HALVES if dtype in gpu.peak_flop_per_s), "fp32"))
 
 
-def similarity(gpu: Gpu) -> float:
-    """The logarithm of the tensor peak per multiprocessor; GPUs with close values are similar."""
-    return math.log(tensor_peak(gpu) / gpu.sms)
+def similarity(gpu: Gpu, dtype: str = "") -> float:
+    """The logarithm of the peak per multiprocessor, in a dtype or of the tensor cores; GPUs with close values are similar."""
+    return math.log((gpu.peak(dtype) if dtype else tensor_peak(gpu)) / gpu.sms)
+
+
+def is_slot_powered(gpu: Gpu) -> bool:
+    """Whether a board draws no more than its slot gives. Such boards slow down in long runs of measurements."""
+    return 0 < gpu.tdp_w <= SLOT_W
 
 
 def same_kernels(gpu: Gpu, other: Gpu) -> bool:
@@ -123,12 +136,21 @@ def flop_per_cycle(gpu: Gpu, dtype: str) -> float:
 
 
 def cached_share(machine: Machine, used_bytes: ArrayLike) -> Array:
-    """The share of `used_bytes` that the last-level cache still holds at reuse: all bytes up to half of the cache size, none
-    above the cache size.
-    """
+    """The share of `used_bytes` that the last-level cache still holds at reuse: all of what is much smaller than the cache, none
+    of what is much larger, by `HELD`."""
     used = np.asarray(used_bytes, dtype=np.float64)
-    share: Array = np.clip(2 - 2 * used / machine.cache_bytes, 0, 1) if machine.cache_bytes else np.zeros_like(used)
-    return share
+    most, none = HELD[machine.cache_partitions]
+    share = np.clip((none - used / machine.cache_bytes) / (none - most), 0, 1) if machine.cache_bytes else np.zeros_like(used)
+    return np.asarray(share)
+
+
+def fetched_s(machine: Machine, moved_bytes: ArrayLike) -> Array:
+    """Seconds in which memory and cache move bytes that were used just before, as far as the cache holds them."""
+    moved = np.asarray(moved_bytes, dtype=np.float64)
+    held = cached_share(machine, moved)
+    from_cache_s = held / machine.cache_bytes_per_s if machine.cache_bytes and machine.cache_bytes_per_s else 0.0
+    took_s: Array = moved * ((1 - held) / machine.bytes_per_s + from_cache_s)
+    return took_s
 
 
 def columns(*sizes: ArrayLike) -> list[Array]:

@@ -4,8 +4,8 @@ A pointwise kernel moves its bytes at a fraction of the memory's rate that hardl
 over a row take a multiple of this time: a ratio of the GPU where measured, else one ratio for all GPUs. Eager kernels have other
 limits: each thread waits for the data that it has read, so that a multiprocessor moves a fixed number of bytes per cycle at any
 memory rate; a kernel with one block per row needs a round trip to memory for each step along the row. Data that fits in the
-last-level cache was left there by the previous kernel, and is read faster by the ratio of the latencies of memory and cache. A
-look-up is bound by the arithmetic of its indices.
+last-level cache was left there by the previous kernel, and moves at the rate of the cache (`gpu_model.fetched_s`). A look-up is
+bound by the arithmetic of its indices.
 
 Some rows time operators that eager PyTorch ran one by one, from an idle GPU, in fp32: `torch2.1 add`, or `gelu fwd` and
 `gelu bwd(all grads)` where a model was run operator by operator. Such a time includes the dispatch and the launch by the
@@ -26,19 +26,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...hardware.gpu import Gpu
 from ...kernels import Rowwise
 from ...units import US_PER_S
 from .estimator import EXTRAPOLATION_FACTOR, FEW_ROWS, RANGE_TOLERANCE, Estimator, SelectedFit
 from .family import SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors
-from .gpu_model import UNKNOWN, Array, Machine, cached_share, columns, same_kernels
+from .gpu_model import UNKNOWN, Array, Machine, architecture, clock_per_s, columns, fetched_s, same_kernels
 
 BACKWARD = "_backward"
 TRIP_CYCLES = 2 * 475
 """Clock cycles of a round trip at each step along a row: a read and a write, each with about 475 cycles to memory on A100 and
 H100 (Luo et al., arXiv 2402.13499, from memory)."""
-CACHE_SPEEDUP = 1.8
-"""Latency of memory over latency of the last-level cache, and thus the speedup of bytes in the cache: about 475 cycles against
-265 (same reference)."""
 NORM = 3.0
 """Exponent of the norm of the three limits of a kernel: the memory, its threads, and the steps along a row."""
 
@@ -47,8 +45,8 @@ NORM = 3.0
 class RowwiseConstants:
     """Constants of memory-bound operators, fitted to one GPU."""
 
-    launch_us: float = constant(1.5, 1.0, scales="time")
-    """Duration of a nearly empty kernel, at the clock of an A100."""
+    launch_us: float = constant(1.5, 1.0, scales="cycles")
+    """Duration of a nearly empty kernel."""
     stream: float = constant(0.87, 1.0, scale=SHARE, positive=True, scales="memory")
     """Fraction of the memory's rate that a pointwise kernel reaches."""
     lookup_cycles: float = constant(1.75, 1.0, sometimes=True, positive=True, scales="time")
@@ -163,21 +161,21 @@ def rowwise_s(
 ) -> Array:
     """Seconds of an operator that moves `bytes_moved` bytes, in rows of `row` elements."""
     moved, row = columns(bytes_moved, row)
-    cached = 1 + (CACHE_SPEEDUP - 1) * cached_share(machine, moved)
-    streaming_s = np.maximum(speed.slowdown / constants.stream, 1.0) * moved / machine.bytes_per_s / cached
+    least_s = fetched_s(machine, moved)
+    streaming_s = np.maximum(speed.slowdown / constants.stream, 1.0) * least_s
     held_threads = machine.threads // speed.block * speed.block if speed.block else machine.threads
     waiting_s = moved / (speed.cycle_bytes * machine.sms * machine.clock_per_s * held_threads / UNKNOWN.threads)
     walking_s = np.ceil(row / speed.step) * TRIP_CYCLES / machine.clock_per_s if speed.step else np.zeros_like(moved)
     bound_s = (streaming_s**NORM + waiting_s**NORM + walking_s**NORM) ** (1 / NORM)
-    took_s: Array = speed.kernels * constants.launch_us / US_PER_S + np.maximum(bound_s, moved / machine.bytes_per_s / cached)
+    took_s: Array = speed.kernels * constants.launch_us / US_PER_S + np.maximum(bound_s, least_s)
     return took_s
 
 
 def ratio_s(constants: RowwiseConstants, machine: Machine, bytes_moved: ArrayLike, ratio: ArrayLike) -> Array:
     """Seconds of an operator that takes `ratio` times as long as a pointwise kernel; never below the time of its bytes."""
     moved = np.asarray(bytes_moved, dtype=np.float64)
-    least_s = moved / machine.bytes_per_s / (1 + (CACHE_SPEEDUP - 1) * cached_share(machine, moved))
-    took_s: Array = np.maximum(np.asarray(ratio, dtype=np.float64) * rowwise_s(constants, machine, moved), least_s)
+    times = np.asarray(ratio, dtype=np.float64) * rowwise_s(constants, machine, moved)
+    took_s: Array = np.maximum(times, fetched_s(machine, moved))
     return took_s
 
 
@@ -245,9 +243,9 @@ class RowwiseFamily(KernelFamily):
     name, plural = "rowwise", "memory-bound operators"
     constants = RowwiseConstants
     least_sigma = 0.05
-    far_sigma = 0.15
+    far_sigma = 0.1
     held_out = ("traffic_bytes",)
-    beside = (OPERATOR_US, HANDED_ON_US)
+    beside = of_host = (OPERATOR_US, HANDED_ON_US)
     any_format = True
     has_ratios = True
 
@@ -303,7 +301,24 @@ class RowwiseFamily(KernelFamily):
         return priors(start, *(("lookup_cycles",) if _are_lookups(timed).any() else ()))
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        return super().transferred(fit, transfer) if same_kernels(transfer.gpu, transfer.owner) else fit
+        """The fit for another GPU; reductions are slower than pointwise kernels as far as their threads wait for memory."""
+        made = super().transferred(fit, transfer)
+        if not same_kernels(transfer.gpu, transfer.owner):
+            made = replace(made, constants=replace(made.constants, stream=fit.constants.stream))
+        harder = _bytes_per_thread_cycle(transfer.gpu) / _bytes_per_thread_cycle(transfer.owner)
+        waits = {op: (_waiting(times, harder), sigma) for op, (times, sigma) in fit.ratios.items() if not op.endswith(BACKWARD)}
+        return replace(made, ratios={**fit.ratios, **waits})
+
+
+def _bytes_per_thread_cycle(gpu: Gpu) -> float:
+    """Bytes that the memory can deliver per cycle and resident thread."""
+    return gpu.memory_bytes_per_s / (gpu.sms * clock_per_s(gpu) * architecture(gpu).threads)
+
+
+def _waiting(ratio: float, harder: float) -> float:
+    """The ratio to a pointwise kernel where the memory delivers `harder` times as many bytes per cycle and thread: the norm of
+    streaming and waiting, of which only waiting changes."""
+    return ratio if ratio <= 1 else float((1 + (ratio**NORM - 1) * harder**NORM) ** (1 / NORM))
 
 
 def pointwise_s(constants: RowwiseConstants, machine: Machine, moved: Array, cold: ArrayLike, ratio: ArrayLike = 1.0) -> Array:

@@ -1,0 +1,55 @@
+"""Rules by which constants are borrowed from another GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.config import shipped_fits
+from simulator.costs.kernels.estimator import Estimator, FitLibrary, Options, best_fit_for
+from simulator.costs.kernels.gpu_model import cached_share, clock_per_s, fetched_s, machine
+from simulator.costs.kernels.rowwise import OPERATOR_US
+from simulator.kernels import Gemm
+
+SHELF = shipped_fits.shipped()
+LARGE = Gemm(8192, 8192, 8192, 4)
+PLAIN = Options(tensor_cores=False)
+
+
+def without(*names: str) -> FitLibrary:
+    return replace(SHELF, fits={name: fits for name, fits in SHELF.fits.items() if name not in names})
+
+
+def test_boards_fed_by_their_slot_lend_fp32_to_their_like_only() -> None:
+    assert best_fit_for(shipped_fits.gpu("h100"), without("h100"), "gemm", "fp32").owner not in ("l4", "p4", "t4")
+
+
+def test_fp32_on_a_board_with_little_power_is_bound_by_it_and_less_power_never_helps() -> None:
+    rest, l4 = without("l4"), shipped_fits.gpu("l4")
+    took = [Estimator(replace(l4, tdp_w=watts), "fp32", rest, PLAIN).estimate(LARGE).seconds for watts in (300, 150, 72, 40)]
+    assert took == sorted(took)
+    assert took[2] > 1.5 * took[0]
+
+
+def test_shares_of_peaks_stay_shares_and_launches_are_cycles() -> None:
+    h100, a100 = shipped_fits.gpu("h100"), shipped_fits.gpu("a100-80gb")
+    (own,) = (fit for fit in SHELF.fits["a100-80gb"] if (fit.family, fit.dtype, fit.library) == ("gemm", "bf16", "any"))
+    made = best_fit_for(h100, replace(SHELF, fits={"a100-80gb": [own]}), "gemm", "bf16").fit.constants
+    assert (made.compute, made.memory) == (own.constants.compute, own.constants.memory)
+    assert made.launch_us == pytest.approx(own.constants.launch_us * clock_per_s(a100) / clock_per_s(h100))
+
+
+@pytest.mark.parametrize("gpu", ["l4", "t4", "h100", "b200"])
+def test_the_host_takes_what_it_takes_where_rows_do_not_tell(gpu: str) -> None:
+    assert 14 < Estimator(shipped_fits.gpu(gpu), "fp32", SHELF).beside(OPERATOR_US, "rowwise") < 18
+
+
+def test_two_partitions_hold_less_and_a_cache_is_no_slower_than_memory() -> None:
+    a100 = machine(shipped_fits.gpu("a100-80gb"), "bf16")
+    whole = replace(a100, cache_partitions=1)
+    for share in (0.5, 0.8, 1.1, 2.0):
+        assert cached_share(a100, share * a100.cache_bytes) <= cached_share(whole, share * a100.cache_bytes)
+        assert fetched_s(a100, share * a100.cache_bytes) <= share * a100.cache_bytes / a100.bytes_per_s * (
+            1 + 1e-9
+        )  # TOLERANCE: rounding
