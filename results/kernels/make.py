@@ -42,7 +42,7 @@ from simulator.files import atomic
 from simulator.measurements.attention_libraries import library_of
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = [ROOT.parent / "shared" / "data" / name for name in ("kernels.csv.gz", "kernels_more.csv.gz")]
+TABLE, MORE = (ROOT.parent / "shared" / "data" / name for name in ("kernels.csv.gz", "kernels_more.csv.gz"))
 FITS = ROOT / "topologies" / "kernels"
 
 HELD_OUT = {"gemm": (1536, 3584, 5120, 10240), "attention": (5, 12, 24, 40), "moe": (6, 10)}
@@ -282,10 +282,11 @@ def _like_the_usual(fit: Fit, own: list[Fit]) -> Fit:
 
 
 def main() -> None:
-    tables = [path for path in TABLES if path.exists()]
-    if len(tables) < len(TABLES):
-        print("the tables of measured kernels are not there: nothing to do")
-        return
+    tables = [TABLE, MORE]
+    for path in tables:
+        if not path.exists():
+            print(f"{path.name} is not there: nothing to do")
+            return
     table = measured(tables)
     fits: dict[str, list[Fit]] = {}
     scores: list[tuple[Task, model_errors.Score]] = []

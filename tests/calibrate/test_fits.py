@@ -33,7 +33,7 @@ def make() -> Any:
 
 @cache
 def table() -> Any:
-    return make().measured(TABLE)
+    return make().measured([TABLE])
 
 
 @cache
