@@ -371,6 +371,7 @@ CURVE = {
          "sizes": ["1 KiB", "1 MiB", "1 GiB"], "times": ["50 us", "150 us", "20 ms"]},
     ],
 }  # fmt: skip
+TREE = {"choices": [{"kind": "all_reduce", "algorithm": "tree", "size_up_to": "1 TiB"}]}
 CHOICE = {"choices": [{"kind": "all_reduce", "algorithm": "ring", "size_up_to": "1 MiB", "nodes_up_to": 4}]}
 FABRIC_CASES: dict[str, Case] = {
     "inside.rate": Case("100 GB/s"),
@@ -395,7 +396,14 @@ FABRIC_CASES: dict[str, Case] = {
     "across.rendezvous": Case(4),
     "across.rendezvous_size": Case("1 MiB"),
     "across.sharp": Case(True),
-    "across.adaptive": Case(True),
+    "across.plugin": Case("5 us"),
+    "across.alltoall": Case(0.5),
+    "across.crowd": Case(0.1),
+    "across.tree_efficiency": Case(0.3, TREE),
+    "across.nvls_tree_efficiency": Case(0.3, {"inside.nvls_efficiency": 0.7, "across.nvls": True}),
+    "across.sharp_efficiency": Case(0.3, {"across.sharp": True}),
+    "across.uncertainty": Case(0.3, TREE),
+    "across.adaptive": Case(True, {"across.crowd": 0.1}),
     "across.nvls": Case(False, {"inside.nvls_efficiency": 0.7}),
     "choices.0.kind": Case("broadcast", {"choices": [{"kind": "all_reduce", "algorithm": "tree", "size_up_to": "1 TiB"}]}),
     "choices.0.algorithm": Case("tree", CHOICE),
@@ -410,3 +418,5 @@ FABRIC_CASES: dict[str, Case] = {
     "curves.0.times": Case(["50 us", "250 us", "20 ms"], CURVE),
     "curves.0.error": Case(0.2, CURVE),
 }
+WITHOUT_TOPOLOGY = {"across.leaf_nodes": 1, "across.collisions": 0.2, "across.most_collisions": 1.1}
+"""Values of what counts where no topology is given, as for the rows of a table: clusters route their flows."""

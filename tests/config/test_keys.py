@@ -5,6 +5,7 @@ keys.py, whose other value changes the result, is refused, or is said to have no
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from simulator.config import shipped_fits
 from simulator.config.fabric_files import Fabric
 from simulator.config.scenario import ScenarioFile
 from simulator.config.tenancy import KEYS
+from simulator.costs.collectives import theory
+from simulator.costs.collectives.link_constants import Across, Inside
+from simulator.costs.collectives.theory import Call
 from simulator.errors import UserError
 from simulator.simulation.runnable import scenario as from_mapping
 
@@ -25,6 +29,7 @@ from . import keys as cases
 from .keys import BASE, CASES, CLUSTER, FABRIC, FABRIC_CASES, GPU, Case, changed
 
 ALONE = {"nodes": 1, "inter_node": None, "shape": None, "nodes_per_pod": None}
+INSIDE = Inside("ours", 400e9, 5e-6, 1e-6, 0.8, 1.5e-5)
 PLACES = [
     {**ALONE, "gpus_per_node": 2},
     {"nodes": 2},
@@ -57,7 +62,7 @@ def test_every_key_has_a_case_and_every_case_a_key() -> None:
     assert known - set(CASES) - cases.COMMENTS == {"cluster.gpu.profile"}, "give it a value in keys.py that must show"
     assert set(CASES) <= known
     known = set(cases.keys(Fabric))
-    assert known - set(FABRIC_CASES) == cases.FABRIC_COMMENTS
+    assert known - set(FABRIC_CASES) - set(cases.WITHOUT_TOPOLOGY) == cases.FABRIC_COMMENTS
     assert set(FABRIC_CASES) <= known
 
 
@@ -160,6 +165,13 @@ def times(fabric: dict[str, Any], folder: Path) -> Any:
             found.append([row.as_dict() for row in time_collective(kind, cluster, SIZES)])
     step = changed(BASE, {"cluster.fabric": str(file), "cluster.nodes": 2, "plan": {"tp": 1}})
     return found, from_mapping(step).simulate().step_time_interval_s
+
+
+@pytest.mark.parametrize("key", cases.WITHOUT_TOPOLOGY)
+def test_another_value_of_a_fabric_shows_where_no_topology_is_given(key: str) -> None:
+    across, call = Across("ours", 50e9, 8, 1e-5, 0.9), Call("sendrecv", 2**30, 16, nodes=16)
+    other = replace(across, **{key.removeprefix("across."): cases.WITHOUT_TOPOLOGY[key]})
+    assert theory.seconds(call, INSIDE, other) != theory.seconds(call, INSIDE, across)
 
 
 @pytest.mark.thinned(3)

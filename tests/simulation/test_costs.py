@@ -130,7 +130,7 @@ def test_a_run_says_whose_word_it_is() -> None:
     assert sum(record["collective_provenance"].values()) == pytest.approx(1)
     of_kernels = f"kernels {shares['measured']:.0%} measured, {shares['transferred']:.0%} transferred"
     assert re.search(rf"^provenance +{of_kernels}; coll", said.out, re.MULTILINE)
-    lent = trainsim("run", "llama3-70b-64xh100", "--set", "cluster.gpu=h200", "--json").record["cost_provenance"]
+    lent = trainsim("run", "llama3-70b-64xh100", "--set", "cluster.gpu=gh200-96gb", "--json").record["cost_provenance"]
     assert lent["transferred"] == pytest.approx(1)
 
 

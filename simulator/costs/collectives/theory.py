@@ -61,7 +61,7 @@ class Call:
     algorithm: str = "auto"
     placed: bool = False
     """Whether the route of every message is known, so that flows on a common link share its rate. Otherwise flows are assumed to
-    be hashed beyond a leaf switch, which has `Laws.leaf_nodes` nodes.
+    be hashed beyond a leaf switch, which has `Across.leaf_nodes` nodes.
     """
 
     @property

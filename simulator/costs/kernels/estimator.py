@@ -305,9 +305,10 @@ class Estimator:
 
     def beside(self, name: str, family: str = "gemm") -> float:
         """A quantity that was fitted beside kernels, or 0 without a fit of a GPU that runs the same kernels. What the host takes
-        hardly depends on the GPU: where the fit does not tell, it is the median of all fits that do."""
+        hardly depends on the GPU: where a shipped fit does not tell, it is the median of all that do. A user's own fit has it
+        in its constants."""
         selected = self.selected(family)
-        if name in families()[family].of_host and name not in selected.fit.beside:
+        if name in families()[family].of_host and name not in selected.fit.beside and not self.is_own(selected):
             told = [fit.beside[name] for fits in self.fits.fits.values() for fit in fits if name in fit.beside]
             return median(told) if told else 0.0
         return selected.fit.beside.get(name, 0.0) if self.runs_kernels_of(selected) else 0.0
