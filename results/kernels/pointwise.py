@@ -48,8 +48,8 @@ HOPPER: dict[str, Any] = {
     "source": "as a100-pcie-80gb, but for the rate: fp16 additions of 20 MB and more take .98 of that of the memory on H100 SXM "
     "(with hits in the cache) where .88 on A100 SXM (microsoft/vidur@7d47513)",
 }
-"""Pointwise kernels were measured on Hopper only where they may not be fitted. A launch takes as long as on an A100, as launches of
-GEMMs do by their fits (2.4 us on both)."""
+"""Pointwise kernels were measured on Hopper only where they may not be fitted. A launch takes as long as on an A100, as
+launches of GEMMs do by their fits (2.4 us on both)."""
 TOLD_BELOW_US = 300.0
 """Longest time of the shortest rows that tell what the host takes around an operator, some 15 us."""
 
