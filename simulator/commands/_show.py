@@ -26,7 +26,7 @@ trust_option = click.option(
     "--trust", is_flag=True, help="Allow files to import and run code that they name (module:name, file.py:name)."
 )
 long_option = click.option(
-    "--long", is_flag=True, help="Allow work estimated to take more than 10 s or 4 GiB, which is refused otherwise."
+    "--long", is_flag=True, help="Allow work estimated to take more than 30 s or 4 GiB, which is refused otherwise."
 )
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4. May be repeated."

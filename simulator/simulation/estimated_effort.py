@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
     from ..program.program import Program
 
-MOST_S = 10
+MOST_S = 30
 """Seconds of estimated work above which a simulation is refused without `long`."""
 MOST_BYTES = 4 * GIB
 FLAG = "--long (in Python long=True) does it all the same"

@@ -66,7 +66,7 @@ def simulate(
 
     A step lasts from one gradient norm to the next. Where steps overlap, as a post-validated optimizer allows, as many steps are
     simulated as their times need to repeat. With disturbances that begin or end, the first step is simulated.
-    A simulation that is estimated to take longer than 10 s or more than 4 GiB is refused, unless `long` allows the effort.
+    A simulation that is estimated to take longer than 30 s or more than 4 GiB is refused, unless `long` allows the effort.
     """
     scenario = Scenario(
         must_be(model, Model, "model", "a model", MODEL),

@@ -138,7 +138,7 @@ def collective(
     `gpus` may also be the GPUs themselves, in the order of the ranks. `auto` takes the algorithm that the library would.
     Pipelined algorithms cut the payload into so many pieces, or infinitely fine. An alltoall takes a `matrix` in place of sizes:
     entry (i, j) is what rank i has for rank j, in bytes. It is a single row, whose size is what a rank holds on average.
-    What is estimated to take longer than 10 s or more than 4 GiB is refused, unless `long` says that it may.
+    What is estimated to take longer than 30 s or more than 4 GiB is refused, unless `long` says that it may.
     """
     if kind not in KINDS:
         raise UserError(f"no collective {kind!r}", hint=did_you_mean(kind, KINDS))
