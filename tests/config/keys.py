@@ -263,7 +263,7 @@ CASES: dict[str, Case] = {
     "fidelity.power": Case("burst"),
     "perturb.0.rank": Case(8, SLOW_RANK),
     "perturb.0.speed": Case(0.25, SLOW_RANK),
-    "perturb.0.from": Case("2 ms", SLOW_RANK),
+    "perturb.0.from": Case("3 ms", SLOW_RANK),
     "perturb.0.until": Case("3 ms", SLOW_RANK),
     "perturb.0.link": Case("node0/gpu0>node0/nvswitch", {**SLOW_LINK, **WIDE}),
     "perturb.0.capacity": Case(0.5, {**SLOW_LINK, **WIDE}),

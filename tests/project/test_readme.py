@@ -80,7 +80,7 @@ def _text(cell: object) -> list[str]:
 
 def table_read(script: Path) -> Path | None:
     """The table of measurements beside this checkout that a study is made from, if it is made from one."""
-    named = re.search(r'"shared" / "data" / "([\w.]+)"', script.read_text(encoding="utf-8"))
+    named = re.search(r'"shared" / "data" / .*?"([\w.]+)"', script.read_text(encoding="utf-8"))
     return ROOT.parent / "shared" / "data" / named[1] if named else None
 
 
