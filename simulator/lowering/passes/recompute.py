@@ -92,11 +92,13 @@ def recompute(program: Program, chosen: Recompute, *, keeps_casts: bool = False,
 def _recomputed(forward: Body, backward: Body, chosen: Recompute, *, keeps_casts: bool, compiled: bool) -> tuple[Body, Body]:
     """A forward body that holds less, and its backward body with repeated operations."""
     held = {op.name: op.held_bytes for op in forward.ops}
+    first = {op.operator: place for place, op in reversed([*enumerate(backward.ops)])}
     repeated: dict[str, list[AnyOp]] = {}
     for segment in _segments(forward.ops, chosen, keeps_casts=keeps_casts):
-        before = next((op.name for op in backward.ops if op.operator in segment.operators), "")
-        if not before:
+        places = [first[operator] for operator in segment.operators if operator in first]
+        if not places:
             continue  # a frozen layer without a backward pass needs nothing again
+        before = backward.ops[min(places)].name
         if chosen.scope == "per-op":
             again = _per_op(segment.ops, held, compiled=compiled)
         else:
