@@ -27,7 +27,7 @@ POWER_HELP = "burst: in a short loop of launches, as tables time kernels; sustai
 @click.option("--head-dim", type=Count(1, MOST_SIZE), help="Width of a head.  [default: 128]")
 @click.option("--causal/--full", default=None, help="Whether a token sees only those before it.  [default: causal]")
 @click.option("--top-k", type=Count(1, MOST_SIZE), help="To how many of the experts of moe_ffn a token goes.")
-@click.option("--library", default="", help="Whose kernels: fa1, fa2, fa3, cudnn, unfused, vllm ...  [default: the usual]")
+@click.option("--library", default="", help="Whose kernels: fa1, fa2, fa3, cudnn, unfused, trtllm ...  [default: the usual]")
 @click.option("--eager", is_flag=True, help="Memory-bound operators as an eager framework runs them, unfused.")
 @click.option("--power", type=click.Choice(POWERS), default="burst", show_default=True, help=POWER_HELP)
 @click.option("--profile", default="", help="What `trainsim calibrate fit` wrote for this GPU.")

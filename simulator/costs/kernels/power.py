@@ -8,7 +8,6 @@ for all arithmetic that runs long enough to be sustained, and not for a short bu
 W of a GB300 (facebookexperimental/triton, pull request 2023) say 1.25 to 1.35 over that wide a range, and a B200 whose clock fell
 from 1,965 to 1,580 MHz at its limit (flashinfer-ai/flashinfer, pull request 2899) says nothing of another limit.
 
-
 Energy per flop is that of long products on random data: what a board draws beyond its idle power at its limit, over their rate.
 Attention is taken to draw as much per flop. Energy per byte is assumed: none was measured.
 """
