@@ -141,8 +141,8 @@ def test_t17_14_one_hot_rank_takes_about_as_long_as_all() -> None:
 
 @pytest.mark.slow
 def test_t17_14_loads_of_many_ranks_are_estimated_before_they_are_lowered() -> None:
-    """DeepSeek-V3 on 2,048 GPUs, 64 loads for each of 16 stages: refused in a moment, and the hint names the field that takes
-    fewer. A quarter of the microbatches shows the waiting of every rank.
+    """DeepSeek-V3 on 2,048 GPUs, 64 loads for each of 16 stages: twice the microbatches of the report are refused in a moment,
+    and the hint names the field that takes fewer. A quarter of the microbatches shows the waiting of every rank.
     """
     moe = sim.Moe("drawn", concentration=100.0)
     plan = sim.Plan(pp=16, ep=64, schedule="dualpipe", sharding="zero1", recompute="full", moe=moe)
@@ -151,7 +151,7 @@ def test_t17_14_loads_of_many_ranks_are_estimated_before_they_are_lowered() -> N
         framework=sim.framework("megatron-core-2025"),
     )  # fmt: skip
     with pytest.raises(UserError, match="this run on 2,048 GPUs would take about") as caught:
-        chosen.simulate()
+        replace(chosen, job=replace(chosen.job, global_batch=2 * 15360)).simulate()
     assert caught.value.hint
     assert "plan.moe.ranks: hottest" in caught.value.hint
     one_hot = replace(chosen, plan=replace(plan, moe=replace(moe, ranks="hottest"))).simulate()
