@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,10 @@ def small_cluster(nodes: int = 2, **changes: Any) -> Any:
 
 
 def scenario(model: Any = None, cluster: Any = None, plan: Any = None, job: Any = None, **more: Any) -> RunnableScenario:
+    """Communication slows no compute unless the fidelity says so, so that tests can do the sums."""
+    more["fidelity"] = more.get("fidelity", sim.Fidelity())
+    if more["fidelity"].overlap is None:
+        more["fidelity"] = replace(more["fidelity"], overlap="free")
     return RunnableScenario(
         model or small_model(),
         cluster or small_cluster(),

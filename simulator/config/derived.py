@@ -45,7 +45,11 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
         plan = replace(plan, recompute=usual.recompute if every == 1 else Recompute(usual.recompute, every=every))
     if gradients != framework.gradients:
         scenario = replace(scenario, framework=replace(framework, gradients=gradients))
-    return scenario if plan is scenario.plan else replace(scenario, plan=plan)
+    fidelity = scenario.fidelity
+    if fidelity.overlap is None:
+        fidelity = replace(fidelity, overlap="free" if fidelity.collectives == "stepwise" else "slowed")
+    same = plan is scenario.plan and fidelity is scenario.fidelity
+    return scenario if same else replace(scenario, plan=plan, fidelity=fidelity)
 
 
 def schedule_shape(scenario: Scenario) -> Shape:

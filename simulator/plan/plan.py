@@ -368,10 +368,10 @@ class Fidelity(Declared):
         "fluid: flows share links fairly; closed: fixed times without contention; stepwise: every message is simulated",
     ] = "fluid"
     overlap: Annotated[
-        Literal["free", "slowed"],
-        "free: compute beside communication takes as long as alone; slowed: communication takes multiprocessors and memory "
-        "bandwidth from it",
-    ] = "free"
+        Literal["free", "slowed"] | None,
+        "slowed: communication takes multiprocessors and memory bandwidth from compute beside it; free: compute takes as long as "
+        "alone; None: slowed, but free with collectives: stepwise",
+    ] = None
     granularity: Annotated[Literal["op"], "op: every kernel and every collective is simulated"] = "op"
     power: Annotated[
         Literal["sustained", "burst"],

@@ -69,7 +69,7 @@ def test_auto_takes_it_for_many_tasks_that_share_links(monkeypatch: pytest.Monke
     assert many.engine == "compiled"
     assert "tasks are many" in many.engine_reason
     assert many.metrics == few.metrics
-    closed = replace(of, fidelity=Fidelity(collectives="closed")).simulate()
+    closed = replace(of, fidelity=Fidelity("closed", "free")).simulate()
     assert closed.engine == "replay", "which is quicker still"
 
 
