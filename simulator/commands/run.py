@@ -60,8 +60,8 @@ def command(
 ) -> None:  # fmt: skip
     """Simulate a training step of SCENARIO, a YAML file or a name that `trainsim catalog scenarios` lists.
 
-    The range printed with the step time extends two standard errors to each side. `--costs` lists the standard error of every
-    kernel and collective.
+    The interval printed with the step time holds the measured steps of nine in ten published runs. `--costs` lists the standard
+    error of every kernel and collective.
 
     A scenario with `jobs` runs several jobs at once on one cluster, and reports how much each job slows down.
     """

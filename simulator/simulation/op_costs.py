@@ -180,7 +180,7 @@ def step_interval_s(
     pipeline_ranks: int,
     bubble_fraction: float,
 ) -> tuple[float, float]:
-    """Interval of the step time, from the errors of its kernels and of its exposed collectives.
+    """Interval of the step time, from the errors of its kernels and of its exposed collectives alone.
 
     An error in a rank's mean kernel time is assumed to shift the step time by the same amount; errors within one cost model are
     fully correlated, errors of different cost models are independent. The exposed time of an axis has the mean error of the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -13,6 +14,7 @@ import numpy as np
 from ..config import catalog
 from ..config.feasible import unused
 from ..config.scenario import Scenario
+from ..config.step_constants import model_error
 from ..errors import UserError
 from ..escape import Summarised
 from ..memory.account import RankMemory
@@ -25,6 +27,7 @@ from .energy import Energy, energy_of
 from .memory_check import LEFT_FRACTION, host_summary, notes
 from .network.link_use import Network, network
 from .op_costs import (
+    STANDARD_ERRORS,
     OpCosts,
     collective_costs,
     collective_provenance,
@@ -150,10 +153,16 @@ class Run(Summarised, Result):
 
     @cached_property
     def step_time_interval_s(self) -> tuple[float, float]:
-        """The step time minus and plus two standard errors of its kernels and collectives, in seconds."""
+        """The interval of the step time, in seconds, which the measured steps of nine in ten published runs lie in.
+
+        It extends two log-standard errors to each side: those of kernels and collectives, and the error of the model as a whole.
+        """
         metrics = self.metrics
         waits = metrics.exposed_s, self.program.ranks, metrics.bubble_fraction
-        return step_interval_s(metrics.step_time_s, self.kernel_costs, self.collective_costs, *waits)
+        _, high_s = step_interval_s(metrics.step_time_s, self.kernel_costs, self.collective_costs, *waits)
+        of_costs = math.log(high_s / metrics.step_time_s) / STANDARD_ERRORS
+        factor = math.exp(STANDARD_ERRORS * math.hypot(of_costs, model_error()))
+        return metrics.step_time_s / factor, metrics.step_time_s * factor
 
     @property
     def notes(self) -> list[str]:
@@ -166,7 +175,7 @@ class Run(Summarised, Result):
         low, high = map(show_s, self.step_time_interval_s)
         return [
             *_scenario_lines(self),
-            ("step time", f"{show_s(self.metrics.step_time_s)}, {low} to {high} within two standard errors"),
+            ("step time", f"{show_s(self.metrics.step_time_s)}, 90% interval {low} to {high}"),
             ("measured", self.observation.window.text),
             *provenance_lines(self.cost_provenance, self.collective_provenance),
             *_result_lines(self),

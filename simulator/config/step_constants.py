@@ -1,0 +1,49 @@
+"""Global constants of a step, beyond those of kernels, collectives and power: all numbers that were fitted to whole steps.
+
+They are few, and each says how it was obtained, how sure it is and what moves when it moves. None belongs to a source, a model or
+a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated
+
+from ..fields import Declared, Length, Limits, Name
+from . import catalog
+from .document import read
+from .reader import validated
+
+FILE = "_step_constants.yaml"
+MOST_CONSTANTS = 8
+Positive = Annotated[float, Limits(gt=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class StepConstant(Declared):
+    """A global constant of steps."""
+
+    name: Annotated[Name, "name of the constant"]
+    value: Annotated[Positive, "its value"]
+    interval: Annotated[tuple[Positive, Positive], Length(2, 2), "its least and greatest value, fitted to halves of the sources"]
+    obtained: Annotated[str, "how it was obtained"]
+    moves: Annotated[str, "what moves when it moves"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepConstantsFile(Declared):
+    """The file of all global constants of steps."""
+
+    constants: Annotated[list[StepConstant], Length(0, MOST_CONSTANTS), "the constants"] = field(default_factory=list)
+
+
+@cache
+def step_constants() -> dict[str, StepConstant]:
+    """All global constants of steps, by name."""
+    return {each.name: each for each in validated(StepConstantsFile, read(catalog.folder("clusters") / FILE)).constants}
+
+
+def model_error() -> float:
+    """Log-standard deviation of predicted steps that the errors of kernels and collectives leave unexplained."""
+    return step_constants()["model error"].value
