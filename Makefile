@@ -13,7 +13,7 @@ PYTEST := $(PY) -m pytest -n $(JOBS) --maxprocesses 8
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test test-slow torch check format bench notebooks results docs size
+.PHONY: help install demo test test-slow torch check format bench notebooks results validation docs size
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p' Makefile | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ notebooks: $(VENV)/.dev ## run every notebooks/*.py and write its .ipynb
 
 results: $(VENV)/.dev ## regenerate every results/<study>/ by its make.py
 	@for script in $(sort $(wildcard results/*/make.py)); do echo "$$script"; $(PY) "$$script" || exit 1; done
+
+validation: $(VENV)/.dev ## predict all published runs, and write results/validation and docs/accuracy.md
+	@$(PY) results/validation/make.py --predict
 
 docs: $(VENV)/.dev ## run README.md, scenarios, notebooks and studies, and compare
 	@$(PYTEST) -m "" -k "readme or docs" $(ARGS)

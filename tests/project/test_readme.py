@@ -20,6 +20,8 @@ from simulator.simulation.runnable import scenario as from_mapping
 from .readme import README, rendered
 
 ROOT = README.parent
+INPUTS = (".py", ".csv")
+"""Files of a study from which the others are made: its scripts, and predictions that take long (`make validation`)."""
 
 
 def test_readme_transcripts_are_what_the_commands_print() -> None:
@@ -95,7 +97,7 @@ def test_docs_results_are_regenerated_with_zero_diff(script: Path, tmp_path: Pat
         shutil.copytree(ROOT / folder, checkout / folder, ignore=shutil.ignore_patterns("__pycache__", "_scratch"))
     if table is not None:
         (tmp_path / "shared").symlink_to(table.parents[1])
-    kept = sorted(file for file in script.parent.iterdir() if file.is_file() and file.suffix != ".py")
+    kept = sorted(file for file in script.parent.iterdir() if file.is_file() and file.suffix not in INPUTS)
     for file in kept:
         (checkout / file.relative_to(ROOT)).unlink()
     again = checkout / script.relative_to(ROOT)

@@ -1,0 +1,120 @@
+"""The same runs with one physics off: variants of a scenario by its fields alone, and formulas on what a run reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from published_rows import PublishedRun
+
+from simulator.config.document import Document
+from simulator.config.named_parts import Trust
+from simulator.config.scenario import from_document
+from simulator.errors import SimulatorError, UserError
+from simulator.kernels import Attention
+from simulator.measurements.csv_tables import Row
+from simulator.measurements.training_rows import scenario_of
+from simulator.simulation.op_costs import kernel_calls
+from simulator.simulation.run import Run
+from simulator.simulation.simulate import simulate_scenario
+from simulator.workload.framework import Fusion
+
+Fields = Mapping[str, Mapping[str, Any]]
+SIXTEEN_BITS = ("bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Sections of a scenario that replace those of a row, field by field."""
+
+    off: str
+    """The physics that is off, as a line of a table."""
+    fields: Fields
+
+
+ONE_KERNEL = {name: True for name in asdict(Fusion()) if name != "bias_activation"}
+NO_HOST = {
+    "host": dict.fromkeys(("kernel", "compiled_kernel", "collective", "graph"), "0 us"),
+    "cuda_graphs": False,
+    "p2p_sync": False,
+}
+VARIANTS: Mapping[str, Variant] = {
+    "burst": Variant("sustained clocks: kernels as in short bursts", {"fidelity": {"power": "burst"}}),
+    "free": Variant("compute slowed by communication beside it", {"fidelity": {"overlap": "free"}}),
+    "exposed": Variant("overlap of dp, tp and pp: all exposed", {"plan": {"overlap": dict.fromkeys(("dp", "tp", "pp"), False)}}),
+    "fa2": Variant("attention libraries: FlashAttention 2 everywhere", {"framework": {"attention": "flash_attention"}}),
+    "fused": Variant("kernels of eager frameworks: every operator fused", {"framework": {"fusion": ONE_KERNEL}}),
+    "dropout": Variant("dropout", {"framework": {"dropout": False}}),
+    "launches": Variant("launch overhead: launches are free", {"framework": NO_HOST}),
+    "kept": Variant("recomputation", {"plan": {"recompute": "none"}}),
+    "closed": Variant("contention on links", {"fidelity": {"collectives": "closed"}}),
+    "ideal": Variant("measured collectives: latency 0, links at their nominal rate", {"cluster": {"fabric": "ideal"}}),
+}
+"""Scenarios with one physics off."""
+FORMULAS: Mapping[str, str] = {
+    "naive": "simulated pipeline: bubble (p - 1) / (m v) of the other time",
+    "unexposed": "exposed communication: the step without it",
+}
+"""Formulas on the run of a scenario, in place of its step."""
+
+
+def changed(scenario: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+    """A scenario with some fields of its sections replaced."""
+    return {**scenario, **{section: {**scenario.get(section, {}), **values} for section, values in fields.items()}}
+
+
+def with_variants(runs: Sequence[PublishedRun], rows: Sequence[Row], ids: set[str]) -> Iterator[PublishedRun]:
+    """Runs with their variants, where the id of a run is among `ids`."""
+    chosen = {run.id: row for run, row in zip(runs, rows, strict=True) if run.id in ids and run.predicted_s}
+    scenarios = {name: scenario_of(row)[0] for name, row in chosen.items()}
+    texts = {
+        (name, key): json.dumps(changed(scenario, VARIANTS[key].fields) if key else scenario)
+        for key in ("", *VARIANTS)
+        for name, scenario in scenarios.items()
+    }
+    with ProcessPoolExecutor() as pool:
+        unique = list(dict.fromkeys(texts.values()))
+        outcomes = dict(zip(unique, pool.map(outcome, unique), strict=True))
+    for run in runs:
+        found: dict[str, float] = {}
+        if run.id in scenarios:
+            found = dict(outcomes[texts[run.id, ""]])
+            found.pop("step")
+            found |= {key: steps["step"] for key in VARIANTS if (steps := outcomes[texts[run.id, key]])}
+        yield replace(run, variants={name: float(f"{value:.6g}") for name, value in found.items()})
+
+
+def outcome(text: str) -> dict[str, float]:
+    """The step of a scenario, and the formulas; empty where it is refused."""
+    try:
+        run = simulate_scenario(from_document(Document.of(json.loads(text)), Trust()), allow_oom=True, long=True)
+    except SimulatorError as error:
+        print(error.faults[0].message if isinstance(error, UserError) else error)
+        return {}
+    metrics, plan = run.metrics, run.scenario.plan
+    step_s, job = metrics.step_time_s, run.scenario.job
+    microbatches = job.global_batch / job.microbatch_size / max(1, run.gpus // (plan.tp * plan.cp * plan.pp))
+    bubble = (plan.pp - 1) / (microbatches * plan.chunks)
+    return {
+        "step": step_s,
+        "naive": step_s * (1 - metrics.bubble_fraction) * (1 + bubble),
+        "unexposed": step_s - sum(metrics.exposed_s.values()),
+        "roofline": roofline_s(run),
+        "mfu": metrics.mfu,
+    }
+
+
+def roofline_s(run: Run) -> float:
+    """Seconds of a step's kernels at the peak of the GPU or at the full rate of its memory, whichever is longer, mean over
+    pipeline ranks; nothing else."""
+    gpu, job = run.scenario.cluster.gpu, run.scenario.job
+    usual = job.dtype if job.dtype in SIXTEEN_BITS else SIXTEEN_BITS[0]
+
+    def seconds(kernel: Any) -> float:
+        dtype = usual if isinstance(kernel, Attention) else getattr(kernel, "dtype", "") or usual
+        return max(kernel.flop / gpu.matmul_peak(dtype), kernel.traffic_bytes / gpu.memory_bytes_per_s)
+
+    return sum(times * seconds(kernel) for (_, kernel), times in kernel_calls(run).items()) / run.program.ranks

@@ -1,0 +1,38 @@
+"""Published rows whose description is incomplete or wrong, with the evidence. They stay in every score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+EVIDENCE: Mapping[str, tuple[str, ...]] = {
+    "recomputation is blank in the source; the step fits full recomputation, not the default of the recipe": (
+        "nemo-2407-008", "nemo-2407-009",
+    ),
+    "layout and recomputation are the launcher's defaults, not stated beside the data": tuple(
+        f"nemo-launcher-a100-{i:03}" for i in range(7, 12)
+    ),
+    "virtual pipeline is blank, which elsewhere in this table means 1F1B; the step fits the interleaved schedule of the recipe": (
+        "bridge-260201-003",
+    ),
+    "405B: microbatch and virtual pipeline are not stated; either changes the step by a fifth": tuple(
+        f"torchtitan-h100-{i:03}" for i in range(13, 19)
+    ),
+    "Adam on the host: neither the CPU nor its memory is stated": ("mle-h200-b200-001", "mle-h200-b200-002"),
+    "a beta of FlashAttention 4, for which no kernels are published": tuple(
+        f"mle-h200-b200-{i:03}" for i in range(4, 13, 2)
+    ),
+    "Qwen3-Next: linear attention and a multi-token head, no columns for either; the source says 'not well tuned'": (
+        "moe-zoo-qwen3-006",
+    ),
+    "131,072 tokens on GB200: the convention of the published TFLOP/s is doubtful": ("moe-zoo-qwen3-017",),
+    "a branch under development; whether the balance of the routing was forced is not stated": (
+        "moe-zoo-qwen3-004", "moe-zoo-qwen3-005",
+    ),
+    "dropless routing: the balance of the experts during the measurement is not stated": tuple(
+        f"moe-zoo-qwen3-{i:03}" for i in (8, 10, 12, 14)
+    ),
+    "the notes of the source say amp_fp8, the column of the format bf16": tuple(f"mpt-{i:03}" for i in range(71, 78)),
+    "the source's own table flags the row": ("mpt-179",),
+    "alone among its neighbours, which differ in batch or GPUs only": ("mpt-121", "mpt-140"),
+}  # fmt: skip
+"""Row ids by what is wrong with their description."""
