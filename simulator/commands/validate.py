@@ -59,9 +59,11 @@ def command(
         found = of_row(kind.lower(), rows_of(kind.lower(), file), shown_id)
         print_json(found.scenario) if as_json else say(scenario_text(found), nl=False)
         return
+    from ._saved_outcomes import SavedOutcomes
+
     with progress("predicting") as expect:
         own = Own(gpu, profile) if gpu or profile else None
-        report = validate(kind.lower(), file, own, long=long, save=save, expect=expect)
+        report = validate(kind.lower(), file, own, long=long, saved=SavedOutcomes(save) if save else None, expect=expect)
         record = report.as_dict()
     print_json(record) if as_json else _print_report(report, record, with_rows=with_rows)
 

@@ -139,18 +139,18 @@ def validate(
     own: Own | None = None,
     *,
     long: bool = False,
-    save: str | Path | None = None,
+    saved: Any = None,
     expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> Report:
     """Predicts every row of a table, or of the published rows that ship. Tables that take long are refused, unless `long` permits
-    them. Of a kind that takes long anyway, outcomes are saved in a file as they come, and taken from there."""
+    them. A kind that takes long anyway takes outcomes that are `saved`, and adds others as they come."""
     known, rows = kind_named(kind), rows_of(kind, path)
     if own and not hasattr(known, "own_gpu"):
         raise UserError(f"--gpu, --profile: say nothing about {kind}", hint="leave them out")
-    if save is not None and not hasattr(known, "EFFORT"):
+    if saved is not None and not hasattr(known, "EFFORT"):
         raise UserError(f"--save: {kind} are predicted too quickly to be saved", hint="leave it out")
     if hasattr(known, "EFFORT"):
-        return compare_rows(known, rows, str(path), own, save=Path(save) if save else None, expect=expect)
+        return compare_rows(known, rows, str(path), own, saved=saved, expect=expect)
     estimated_effort.Limits(long=long, expect=expect).check(
         len(rows) * estimated_effort.PREDICTION, f"a table of {len(rows):,} rows", "cut it into several"
     )

@@ -16,8 +16,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..config import feasible, load, shipped_fits
 from ..config.document import Document
@@ -33,7 +32,6 @@ from ..simulation.memory_check import memory_of
 from ..simulation.simulate import layout_of, simulate_scenario
 from ..units import GB, GIB, TFLOP
 from .report import TIER_C, Predicted
-from .saved_outcomes import SavedOutcomes
 
 UNIT = "s"
 NEEDS, SOURCE = ("gpu_model", "gpus", "layers", "hidden", "heads", "seq_len", "global_batch", "tp", "pp"), ("source_key",)
@@ -74,13 +72,19 @@ class Outcome:
     memory: Mapping[str, float]
 
 
+class Saved(Protocol):
+    """Outcomes that are kept beyond a validation, by the text of their scenarios."""
+
+    def get(self, scenario: str) -> Any: ...
+    def add(self, scenario: str, outcome: Any) -> None: ...
+
+
 def predictions(
-    rows: Sequence[Row], gpu: None, save: Path | None = None, expect: estimated_effort.Expect = estimated_effort.no_progress
+    rows: Sequence[Row], gpu: None, saved: Saved | None = None, expect: estimated_effort.Expect = estimated_effort.no_progress
 ) -> list[Predicted | UserError]:
-    """The prediction of each row, or the error that prevents it. Outcomes are saved in a file, if one is given."""
+    """The prediction of each row, or the error that prevents it. What is saved is not simulated again; other outcomes are added."""
     described = list(map(_described, rows))
     texts = list(dict.fromkeys(text for text, _ in described if isinstance(text, str)))
-    saved = SavedOutcomes(save) if save else None
     outcomes = {text: _read(known) for text in texts if saved and (known := saved.get(text))}
     left = [text for text in texts if text not in outcomes]
     expect(len(left) * EFFORT)

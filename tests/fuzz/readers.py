@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import simulator as sim
+from simulator.commands._saved_outcomes import SavedOutcomes, version
 from simulator.config import token_shares
 from simulator.errors import SimulatorError
-from simulator.validate.saved_outcomes import SavedOutcomes, version
 
 from ..commandline import SMALL, trainsim
 from . import seeds

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from simulator.commands import _saved_outcomes
+from simulator.commands._saved_outcomes import SavedOutcomes
 from simulator.config import load
 from simulator.measurements import published_runs
-from simulator.validate import saved_outcomes, training
+from simulator.validate import training
 from simulator.validate.report import compare_rows, rows_of
-from simulator.validate.saved_outcomes import SavedOutcomes
 
 from ..commandline import trainsim
 from .test_training import ROWS, table
@@ -67,13 +68,13 @@ def test_a_stopped_validation_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     """An outcome that was not written whole runs again; others are read, also those that are a reason."""
     path, ran, run = tmp_path / "outcomes.jsonl", list[str](), training._run
     monkeypatch.setattr(training, "_run", lambda text: ran.append(text) or run(text))
-    first = compare_rows(training, ROWS, "rows", save=path)
+    first = compare_rows(training, ROWS, "rows", saved=SavedOutcomes(path))
     written = path.read_text()
     assert (len(ran), written.count("\n")) == (3, 3)
     path.write_text(written[:-20])
-    assert compare_rows(training, ROWS, "rows", save=path) == first
+    assert compare_rows(training, ROWS, "rows", saved=SavedOutcomes(path)) == first
     assert (len(ran), path.read_text()) == (4, written)
-    assert compare_rows(training, ROWS, "rows", save=path) == first
+    assert compare_rows(training, ROWS, "rows", saved=SavedOutcomes(path)) == first
     assert len(ran) == 4
 
 
@@ -82,5 +83,5 @@ def test_outcomes_of_another_version_are_not_taken(tmp_path: Path, monkeypatch: 
     saved.add("a scenario", "a reason")
     assert SavedOutcomes(tmp_path / "outcomes.jsonl").get("a scenario") == "a reason"
     assert SavedOutcomes(tmp_path / "outcomes.jsonl").get("another") is None
-    monkeypatch.setattr(saved_outcomes, "version", lambda: "another")
+    monkeypatch.setattr(_saved_outcomes, "version", lambda: "another")
     assert SavedOutcomes(tmp_path / "outcomes.jsonl").get("a scenario") is None
