@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,19 +27,43 @@ BEYOND = "beyond the measured sizes"
 @click.option("--rows", "with_rows", is_flag=True, help=f"Show every row.  [default: of tables of up to {FEW_ROWS}]")
 @click.option("--gpu", default="", help="The GPU of kernels whose own is in no catalog or not named: a name or a YAML file.")
 @click.option("--profile", default="", help="What `trainsim calibrate fit` wrote: kernels of that GPU are predicted by it.")
+@click.option("--save", type=click.Path(path_type=Path), help="Save outcomes of training here as they come, and go on from them.")
+@click.option("--show", "shown_id", metavar="ID", help="Print the scenario that a row of training becomes, and stop.")
 @long_option
 @json_option
-def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: str, long: bool, as_json: bool) -> None:
+def command(
+    file: Path | None,
+    kind: str,
+    with_rows: bool,
+    gpu: str,
+    profile: str,
+    save: Path | None,
+    shown_id: str | None,
+    long: bool,
+    as_json: bool,
+) -> None:
     """Predict every row of FILE, a .csv or .csv.gz of measurements, and show how far off each source is.
 
-    Rows that cannot be predicted are listed with line and reason. The prediction of a row never sees what was measured. An
-    `interval` of --json is two standard errors to each side. Rows of training are steps of whole runs, which are simulated on
-    all cores; a note says what a row states and the simulation leaves out.
+    Without FILE the published training runs that ship are predicted (`trainsim catalog published`). Rows that cannot be predicted
+    are listed with line and reason. The prediction of a row never sees what was measured. An `interval` of --json is two standard
+    errors to each side. Rows of training are steps of whole runs, which are simulated on all cores; a note says what a row states
+    and the simulation leaves out.
     """
-    from ..validate.report import Own, validate
+    from ..validate.report import Own, rows_of, validate
+
+    if shown_id is not None:
+        if gpu or profile or save or with_rows:
+            raise click.UsageError("--show prints a scenario and predicts nothing: leave out --rows, --gpu, --profile and --save")
+        from ..validate.row_scenario import of_row, scenario_text
+
+        found = of_row(kind.lower(), rows_of(kind.lower(), file), shown_id)
+        print_json(found.scenario) if as_json else say(scenario_text(found), nl=False)
+        return
+    from ._saved_outcomes import SavedOutcomes
 
     with progress("predicting") as expect:
-        report = validate(kind.lower(), file, Own(gpu, profile) if gpu or profile else None, long=long, expect=expect)
+        own = Own(gpu, profile) if gpu or profile else None
+        report = validate(kind.lower(), file, own, long=long, saved=SavedOutcomes(save) if save else None, expect=expect)
         record = report.as_dict()
     print_json(record) if as_json else _print_report(report, record, with_rows=with_rows)
 
@@ -55,9 +79,7 @@ def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool) ->
         headers = ["id", "source", f"measured ({unit})", f"predicted ({unit})", "error", "provenance"]
         print_table(headers, cells, right=(2, 3, 4))
         say()
-    lines = [*record["sources"].items(), ("all", record["overall"])]
-    cells = [[name, f"{s['n']:,}", *map(_percent, (s["median"], s["p90"], s["bias"]))] for name, s in lines]
-    print_table(["source", "rows", "median", "p90", "bias"], cells, right=(1, 2, 3, 4))
+    _print_sources(record)
     if known := Counter(row.provenance for row in report.rows if row.provenance):
         beyond = sum(BEYOND in _provenance(row) for row in report.rows)
         counts = [f"{count:,} {how}" for how, count in known.most_common()]
@@ -68,6 +90,23 @@ def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool) ->
         for text in dict.fromkeys(filter(None, texts)):
             rows = [i for i, said in enumerate(texts) if said == text]
             say(f"{word} {len(rows):,}: {text}, {_lines(rows)}")
+
+
+def _print_sources(record: dict[str, Any]) -> None:
+    """Prints the scores of every source, of all rows, and of what is scored apart too."""
+    lines = [*record["sources"].items(), ("all", record["overall"])]
+    if has_memory := any("memory" in scores for _, scores in lines):
+        over = record["overall"]["over_sources"]
+        lines += [(f"mean over {over['sources']} sources", {"n": record["overall"]["n"], **over})]
+    lines += [(f"apart: {group}", scores) for group, scores in record.get("apart", {}).items()]
+    cells = [[name, *_scores(of), *(_scores(of.get("memory", {})) if has_memory else ())] for name, of in lines]
+    headers = ["rows", "median", "p90", "bias"]
+    memory = ["memory rows", *headers[1:]] if has_memory else []
+    print_table(["source", *headers, *memory], cells, right=range(1, 1 + len(headers) + len(memory)))
+
+
+def _scores(of: Mapping[str, Any]) -> list[str]:
+    return [f"{of['n']:,}", *(_percent(of[key]) for key in ("median", "p90", "bias"))] if of else [""] * 4
 
 
 def _provenance(row: ComparedRow) -> str:

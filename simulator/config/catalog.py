@@ -28,6 +28,7 @@ DATA = {
     "gpus": "topologies/gpus",
     "frameworks": "workloads/frameworks",
     "scenarios": "workloads/scenarios",
+    "published": "workloads/published",
     "fabrics": "topologies/fabrics",
 }
 """Kinds of entries that are data: YAML files in a folder."""

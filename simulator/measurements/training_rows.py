@@ -10,7 +10,8 @@ such as head dimensions, latent attention or tied embeddings. Other models are G
 a vocabulary of 51,200), or Llamas if their MLP has a gate. Where ranks divide embedding and head these are not tied.
 
 What the simulator does not model is written into the scenario all the same, and the reader of scenarios refuses it with its
-reason. A fact that no field of a scenario expresses is named in the notes.
+reason. A fact that no field of a scenario expresses is named in the notes. A row of the published runs that ship holds its
+scenario as JSON (`published_runs`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..config.cluster_file import MOST_GPUS
 from ..config.document import read
 from ..config.framework_profiles import nearest_profile
 from ..errors import UserError, shown
+from ..files import parsed_json
 from ..kernels import UNFUSED
 from ..workload.architecture import NO_HYBRIDS, hybrid_family
 from .csv_tables import Row, count, number
@@ -34,7 +36,7 @@ COLUMNS = (
     "model_name", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "gated_mlp", "vocab", "seq_len", "num_experts",
     "moe_topk", "moe_ffn_hidden", "gpu_model", "gpus", "gpus_per_node", "inter_node", "nvlink_domain", "nvlink_oneway_GBps",
     "nic_gbit_per_node", "dtype", "tp", "sp", "pp", "vpp", "schedule", "cp", "ep", "dp", "sharding", "micro_batch",
-    "global_batch", "recompute", "framework_profile", "framework_date", "facts",
+    "global_batch", "recompute", "framework_profile", "framework_date", "facts", "scenario",
 )  # fmt: skip
 """Columns that describe a run."""
 USUAL_VOCAB, USUAL_CHUNKS, USUAL_GPUS_PER_NODE = 51_200, 2, 8
@@ -85,6 +87,8 @@ PARTLY = {"launch_blocking": "all communication is exposed, but no kernel waits 
 
 def scenario_of(row: Row) -> tuple[dict[str, Any], list[str]]:
     """The scenario of a row, and notes on what the scenario leaves out. Raises `UserError` for a row that describes no run."""
+    if row.get("scenario"):
+        return _whole(row), []
     if not (row["tp"].strip() and row["pp"].strip()):
         raise UserError("tp, pp: blank, the row has no layout")
     facts = facts_of(row)
@@ -104,6 +108,14 @@ def scenario_of(row: Row) -> tuple[dict[str, Any], list[str]]:
     return scenario, [text for text in (note, *left_out) if text]
 
 
+def _whole(row: Row) -> dict[str, Any]:
+    """The scenario that a row holds as JSON."""
+    found = parsed_json(row["scenario"], "scenario")
+    if not isinstance(found, dict):
+        raise UserError(f"scenario: {shown(row['scenario'])} is no mapping")
+    return found
+
+
 def facts_of(row: Row) -> dict[str, str]:
     """The facts of a row, by name."""
     pairs = (one.partition("=") for one in row["facts"].split(";") if one.strip())
@@ -112,6 +124,9 @@ def facts_of(row: Row) -> dict[str, str]:
 
 def model_of(row: Row) -> dict[str, Any]:
     """The model of a row: its sizes, over those of the model of the catalog that has its name."""
+    if row.get("scenario"):
+        model = _whole(row).get("model")
+        return model if isinstance(model, dict) else {"name": str(model)}
     facts, sizes = facts_of(row), {key: count(row, column) for key, column in SIZES.items() if row[column].strip()}
     gate = {"gated_mlp": number(row["gated_mlp"]) == 1} if row["gated_mlp"].strip() else {}
     if family := hybrid_family(row["model_name"].replace(" ", "-")):

@@ -6,16 +6,19 @@ measured values. A table must have the columns in `NEEDS`. Rows with the same ce
 together. `predictions` gives for each row a prediction, or the `UserError` whose message is the reason for its absence. A kind
 with `measured_memory_gb(row)` reports memory too. A kind with an `EFFORT` per row takes long, and needs no permission for it. A
 kind with `own_gpu(own)` also predicts for the GPU that this function returns; rows of a table without a column `gpu` belong to
-this GPU. A row whose measurement is blank or unusable is predicted too, but not compared.
+this GPU. A row whose measurement is blank or unusable is predicted too, but not compared. A kind with `published()` has rows that
+ship; one whose `predictions` saves its outcomes has an `EFFORT`; one with `apart(row)` names groups of rows that are scored apart
+too; one with `p90(errors)` has a 90th percentile of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from ..config import catalog
@@ -24,6 +27,9 @@ from ..escape import Summarised
 from ..measurements.csv_tables import Row, check_header, read, with_gpu
 from ..measurements.kernel_table import spread
 from ..simulation import estimated_effort
+
+TIER_C = "tier C"
+"""Group of the rows whose description is guessed in part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,11 @@ class Predicted:
     """Properties of the row that the prediction leaves out or replaces."""
 
 
+def interpolated_p90(errors: Sequence[float]) -> float:
+    """The 90th percentile of some errors, between two of them."""
+    return spread(errors)[2]
+
+
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
     """One row of a table with its prediction: the keys of the JSON, in order."""
@@ -67,6 +78,8 @@ class ComparedRow:
     provenance: str | None = None
     extrapolated: bool | None = None
     note: str | None = None
+    apart: str | None = None
+    """The group in which the row is scored apart too."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,21 +87,40 @@ class Report(Summarised):
     """All rows of a table, in its order, and the errors of each source."""
 
     rows: tuple[ComparedRow, ...]
+    p90: Callable[[Sequence[float]], float] = interpolated_p90
 
-    @property
+    @cached_property
     def sources(self) -> dict[str, dict[str, Any]]:
         """Scores by source key, in the order of the table."""
         keys = dict.fromkeys(row.source_key for row in self.rows)
-        return {key: error_statistics([row for row in self.rows if row.source_key == key]) for key in keys}
+        return {key: self._scored([row for row in self.rows if row.source_key == key]) for key in keys}
+
+    @cached_property
+    def apart(self) -> dict[str, dict[str, Any]]:
+        """Scores of the groups that are scored apart too."""
+        groups = sorted({row.apart for row in self.rows if row.apart})
+        return {group: self._scored([row for row in self.rows if row.apart == group]) for group in groups}
+
+    @cached_property
+    def overall(self) -> dict[str, Any]:
+        """Scores of all rows, with the means of those of the sources. Sources of tier C do not count among these."""
+        anchors = {row.source_key for row in self.rows if row.apart == TIER_C}
+        counted = [of for name, of in self.sources.items() if of["n"] and name not in anchors]
+        means = {key: mean(of[key] for of in counted) if counted else None for key in ("median", "p90", "bias")}
+        return {**self._scored(self.rows), "over_sources": {"sources": len(counted), **means}}
 
     def as_dict(self) -> dict[str, Any]:
-        return {"rows": [asdict(row) for row in self.rows], "sources": self.sources, "overall": error_statistics(self.rows)}
+        record = {"rows": [asdict(row) for row in self.rows], "sources": self.sources, "overall": self.overall}
+        return {**record, "apart": self.apart} if self.apart else record
+
+    def _scored(self, rows: Sequence[ComparedRow]) -> dict[str, Any]:
+        return error_statistics(rows, self.p90)
 
     @property
     def summary(self) -> list[tuple[str, str]]:
         """The prediction error of each source, and of all sources together."""
         found = []
-        for name, of in [*self.sources.items(), ("all", error_statistics(self.rows))]:
+        for name, of in [*self.sources.items(), ("all", self.overall)]:
             words = f"{of['n']} rows compared, {of['skipped']} skipped"
             if of["n"]:
                 words += f": median |error| {of['median']:.1%}, 90% below {of['p90']:.1%}, bias {of['bias']:+.1%}"
@@ -107,49 +139,75 @@ def validate(
     own: Own | None = None,
     *,
     long: bool = False,
+    saved: Any = None,
     expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> Report:
-    """Predicts every row of a table. Tables that take long are refused, unless `long` permits them."""
+    """Predicts every row of a table, or of the published rows that ship. Tables that take long are refused, unless `long` permits
+    them. A kind that takes long anyway takes outcomes that are `saved`, and adds others as they come."""
+    known, rows = kind_named(kind), rows_of(kind, path)
+    if own and not hasattr(known, "own_gpu"):
+        raise UserError(f"--gpu, --profile: say nothing about {kind}", hint="leave them out")
+    if saved is not None and not hasattr(known, "EFFORT"):
+        raise UserError(f"--save: {kind} are predicted too quickly to be saved", hint="leave it out")
+    if hasattr(known, "EFFORT"):
+        return compare_rows(known, rows, str(path), own, saved=saved, expect=expect)
+    estimated_effort.Limits(long=long, expect=expect).check(
+        len(rows) * estimated_effort.PREDICTION, f"a table of {len(rows):,} rows", "cut it into several"
+    )
+    return compare_rows(known, rows, str(path), own)
+
+
+def kind_named(kind: str) -> Any:
+    """The module of a kind."""
     known = kinds()
     if kind not in known:
         raise UserError(f"no kind {kind!r}", hint=did_you_mean(kind, known))
-    if path is None:
+    return known[kind]
+
+
+def rows_of(kind: str, path: str | Path | None) -> list[Row]:
+    """The rows of a table, or without one the published rows that ship."""
+    known = kind_named(kind)
+    if path is not None:
+        return list(read(Path(path)))
+    if not hasattr(known, "published"):
         raise UserError(f"no measured {kind} ship with the simulator", hint=f"name a table: trainsim validate --kind {kind} FILE")
-    if own and not hasattr(known[kind], "own_gpu"):
-        raise UserError(f"--gpu, --profile: say nothing about {kind}", hint="leave them out")
-    rows = read(Path(path))
-    takes = len(rows) * getattr(known[kind], "EFFORT", estimated_effort.PREDICTION)
-    limits = estimated_effort.Limits(long=long or hasattr(known[kind], "EFFORT"), expect=expect)
-    limits.check(takes, f"a table of {len(rows):,} rows", "cut it into several")
-    return compare_rows(known[kind], rows, str(path), own)
+    return list(known.published())
 
 
-def compare_rows(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) -> Report:
-    """The rows of a table with their predictions by a kind."""
+def compare_rows(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None, **options: Any) -> Report:
+    """The rows of a table with their predictions by a kind; `options` are those of its predictions."""
     gpu = kind.own_gpu(own) if own else None
     rows = with_gpu(rows, gpu.name if gpu else "")
     check_header(kind.NEEDS, rows, name)
-    found = kind.predictions([{column: row.get(column, "") for column in kind.READS} for row in rows], gpu)
-    return Report(tuple(_compared_row(kind, i, row, made) for i, (row, made) in enumerate(zip(rows, found, strict=True))))
+    found = kind.predictions([{column: row.get(column, "") for column in kind.READS} for row in rows], gpu, **options)
+    compared = (_compared_row(kind, i, row, made) for i, (row, made) in enumerate(zip(rows, found, strict=True)))
+    return Report(tuple(compared), getattr(kind, "p90", interpolated_p90))
 
 
 def _compared_row(kind: Any, number: int, row: Row, made: Predicted | UserError) -> ComparedRow:
     measured = kind.measured(row)
     known = (row.get("id") or number, "+".join(row.get(column, "") for column in kind.SOURCE), measured)
     measured_gb = kind.measured_memory_gb(row) if hasattr(kind, "measured_memory_gb") else None
+    apart = kind.apart(row) or None if hasattr(kind, "apart") else None
     if isinstance(made, UserError):
-        return ComparedRow(*known, None, None, kind.UNIT, None, None, measured_gb, made.faults[0].message)
+        return ComparedRow(*known, None, None, kind.UNIT, None, None, measured_gb, made.faults[0].message, apart=apart)
     two_sigma = math.exp(2 * made.sigma)
     interval = (made.value / two_sigma, made.value * two_sigma) if made.sigma else None
     error, by = None if measured is None else made.value / measured - 1, (made.provenance, made.extrapolated, made.note)
-    return ComparedRow(*known, made.value, error, kind.UNIT, interval, made.memory_gb, measured_gb, None, *by)
+    return ComparedRow(*known, made.value, error, kind.UNIT, interval, made.memory_gb, measured_gb, None, *by, apart)
 
 
-def error_statistics(rows: Iterable[ComparedRow]) -> dict[str, Any]:
+def error_statistics(rows: Sequence[ComparedRow], p90: Callable[[Sequence[float]], float] = interpolated_p90) -> dict[str, Any]:
     """Median and 90th percentile of |error|, and the median error, of the `n` rows that were both predicted and measured; also
-    the number of skipped rows."""
-    rows = list(rows)
-    errors = [row.error for row in rows if row.error is not None]
-    middle, _, p90 = spread([abs(error) for error in errors]) if errors else (None, None, None)
-    skipped, bias = sum(row.skipped is not None for row in rows), median(errors) if errors else None
-    return {"n": len(errors), "skipped": skipped, "median": middle, "p90": p90, "bias": bias}
+    the number of skipped rows; and, where memory was measured too, the same of memory."""
+    times, skipped = [row.error for row in rows if row.error is not None], sum(row.skipped is not None for row in rows)
+    found = _errors(times, p90)
+    memory = [row.memory_gb / row.measured_memory_gb - 1 for row in rows if row.memory_gb and row.measured_memory_gb]
+    return {"n": found.pop("n"), "skipped": skipped, **found, **({"memory": _errors(memory, p90)} if memory else {})}
+
+
+def _errors(errors: Sequence[float], p90: Callable[[Sequence[float]], float]) -> dict[str, Any]:
+    sizes = [abs(error) for error in errors]
+    known = (median(sizes), p90(sizes), median(errors)) if errors else (None, None, None)
+    return {"n": len(errors), **dict(zip(("median", "p90", "bias"), known, strict=True))}

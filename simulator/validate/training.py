@@ -1,7 +1,8 @@
 """Predictions of the step times of training runs, and of the memory of their fullest GPU.
 
 A row becomes a scenario (`training_rows`), which runs as `trainsim run --allow-oom` runs it. Rows of equal scenarios run once,
-and processes share the work. The measured time of a step is the published one, or follows from tokens per second and GPU, or
+and processes share the work. With a file to save in, each outcome is written as it comes, and no scenario whose outcome the file
+holds runs again. The measured time of a step is the published one, or follows from tokens per second and GPU, or
 from samples per second, or else from TFLOP/s or MFU by the convention of the row: `full` counts 6N + 12Lhs flop per token
 (N parameters of GEMMs with the head, L layers of width h, sequences of s tokens), `causal` counts half of the attention, and
 `hardware` adds what full recomputation repeats: the forward pass of all layers, without the head.
@@ -12,23 +13,25 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 from ..config import feasible, load, shipped_fits
 from ..config.document import Document
 from ..config.named_parts import Trust
 from ..config.scenario import from_document
 from ..errors import SimulatorError, UserError
+from ..measurements import published_runs
 from ..measurements.csv_tables import Row, count, number
-from ..measurements.training_rows import COLUMNS, dtype_of, gpu_of, model_of, scenario_of
+from ..measurements.training_rows import COLUMNS, dtype_of, facts_of, gpu_of, model_of, scenario_of
 from ..memory.account import RankMemory
 from ..simulation import estimated_effort
 from ..simulation.memory_check import memory_of
 from ..simulation.simulate import layout_of, simulate_scenario
 from ..units import GB, GIB, TFLOP
-from .report import Predicted
+from .report import TIER_C, Predicted
 
 UNIT = "s"
 NEEDS, SOURCE = ("gpu_model", "gpus", "layers", "hidden", "heads", "seq_len", "global_batch", "tp", "pp"), ("source_key",)
@@ -53,22 +56,42 @@ MEMORY = {
 }
 """Kinds of memory by the word in `mem_kind`: what PyTorch reserves, what tensors take, and what a GPU shows as used."""
 ANY_MEMORY = MemoryKind(lambda rank: rank.total_bytes, GB)
+MEASURED = ("step_time_s", "tokens_per_s_per_gpu", "samples_per_s", "tflops_per_gpu", "mfu", "mem_gb")
+"""Columns of what was measured."""
+DERIVED = "derived layers or heads"
+"""Group of the rows with sizes that their source leaves blank."""
+published = published_runs.rows
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a run in brief: the step time, the upper end of its interval, and the memory of every pipeline rank."""
+    """The result of a run in brief: the step time, the upper end of its interval, and the memory of the fullest GPU by kind."""
 
     step_s: float
     high_s: float
-    memory: tuple[RankMemory, ...]
+    memory: Mapping[str, float]
 
 
-def predictions(rows: Sequence[Row], gpu: None) -> list[Predicted | UserError]:
-    """The prediction of each row, or the error that prevents it."""
+class Saved(Protocol):
+    """Outcomes that are kept beyond a validation, by the text of their scenarios."""
+
+    def get(self, scenario: str) -> Any: ...
+    def add(self, scenario: str, outcome: Any) -> None: ...
+
+
+def predictions(
+    rows: Sequence[Row], gpu: None, saved: Saved | None = None, expect: estimated_effort.Expect = estimated_effort.no_progress
+) -> list[Predicted | UserError]:
+    """The prediction of each row, or the error that prevents it. What is saved is not simulated again; other outcomes are added."""
     described = list(map(_described, rows))
     texts = list(dict.fromkeys(text for text, _ in described if isinstance(text, str)))
-    outcomes = dict(zip(texts, _simulated(texts), strict=True))
+    outcomes = {text: _read(known) for text in texts if saved and (known := saved.get(text))}
+    left = [text for text in texts if text not in outcomes]
+    expect(len(left) * EFFORT)
+    for text, outcome in _simulated(left):
+        outcomes[text] = outcome
+        if saved:
+            saved.add(text, outcome if isinstance(outcome, str) else asdict(outcome))
     return [
         _predicted(row, outcomes[text], notes) if isinstance(text, str) else text
         for row, (text, notes) in zip(rows, described, strict=True)
@@ -84,12 +107,21 @@ def _described(row: Row) -> tuple[str | UserError, str]:
     return json.dumps(scenario), "; ".join(notes)
 
 
-def _simulated(texts: Sequence[str]) -> list[Outcome | str]:
-    """The outcome of every scenario, or the reason why it has none."""
+def _read(saved: dict[str, Any] | str) -> Outcome | str:
+    return saved if isinstance(saved, str) else Outcome(**saved)
+
+
+def _simulated(texts: Sequence[str]) -> Iterator[tuple[str, Outcome | str]]:
+    """Every scenario with its outcome, or the reason why it has none, as they come."""
     if len(texts) <= FEW:
-        return list(map(_run, texts))
+        yield from ((text, _run(text)) for text in texts)
+        return
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
-        return list(pool.map(_run, texts))
+        runs = {pool.submit(_run, text): text for text in texts}
+        try:
+            yield from ((runs[run], run.result()) for run in as_completed(runs))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _run(text: str) -> Outcome | str:
@@ -97,7 +129,9 @@ def _run(text: str) -> Outcome | str:
     try:
         scenario = from_document(Document.of(json.loads(text)), Trust())
         run = simulate_scenario(scenario, allow_oom=True, long=True)
-        return Outcome(run.metrics.step_time_s, run.step_time_interval_s[1], run.memory)
+        return Outcome(
+            run.metrics.step_time_s, run.step_time_interval_s[1], {kind: _fullest(kind, run.memory) for kind in ("", *MEMORY)}
+        )
     except SimulatorError as error:
         return error.faults[0].message if isinstance(error, UserError) else str(error).splitlines()[0]
 
@@ -106,20 +140,37 @@ def _predicted(row: Row, outcome: Outcome | str, note: str) -> Predicted | UserE
     if isinstance(outcome, str):
         return UserError(outcome)
     error = math.log(outcome.high_s / outcome.step_s) / 2
-    return Predicted(outcome.step_s, error, memory_gb=_of_kind(row, outcome.memory), note=note or None)
+    return Predicted(outcome.step_s, error, memory_gb=outcome.memory[_kind(row)], note=note or None)
 
 
 def memory_gb(row: Row) -> float:
     """The predicted memory of a row in the unit of its kind, without its times. Raises `UserError` for what is not modelled."""
     scenario = from_document(Document.of(scenario_of(row)[0]), Trust())
     scenario = feasible.check(scenario)
-    return _of_kind(row, memory_of(scenario, layout_of(scenario)))
+    return _fullest(_kind(row), memory_of(scenario, layout_of(scenario)))
 
 
-def _of_kind(row: Row, memory: Sequence[RankMemory]) -> float:
-    """The memory of the fullest GPU that a row's kind of memory counts, in its unit."""
-    kind = MEMORY.get(row["mem_kind"], ANY_MEMORY)
-    return max(map(kind.of, memory)) / kind.unit
+def _kind(row: Row) -> str:
+    return row["mem_kind"] if row["mem_kind"] in MEMORY else ""
+
+
+def _fullest(kind: str, memory: Sequence[RankMemory]) -> float:
+    """The memory of the fullest GPU that a kind of memory counts, in its unit."""
+    counts = MEMORY.get(kind, ANY_MEMORY)
+    return max(map(counts.of, memory)) / counts.unit
+
+
+def p90(errors: Sequence[float]) -> float:
+    """The smallest of some errors that nine in ten do not exceed."""
+    return sorted(errors)[math.ceil(0.9 * len(errors)) - 1]
+
+
+def apart(row: Row) -> str:
+    """The group in which a row is scored apart too; empty for most rows."""
+    if row.get("tier") == "C":
+        return TIER_C
+    facts = facts_of({"facts": row.get("facts", "")})
+    return DERIVED if row.get("derived") or "derived" in (facts.get("layers"), facts.get("heads")) else ""
 
 
 def measured_memory_gb(row: Row) -> float | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import simulator as sim
+from simulator.commands._saved_outcomes import SavedOutcomes, version
 from simulator.config import token_shares
 from simulator.errors import SimulatorError
 
@@ -105,6 +107,11 @@ def _kernel_fits() -> bytes:
     return next(iter(sorted((catalog.folder("gpus").parent / "kernels").glob("*h100*.yaml")))).read_bytes()
 
 
+def _outcomes() -> bytes:
+    lines = ({"version": of, "scenario": "ab12", "outcome": {"step_s": 1.5}} for of in ("cd34", version()))
+    return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+
+
 def readers() -> dict[str, Reader]:
     """Every reader by name."""
     kernels, collectives, training = (
@@ -127,6 +134,7 @@ def readers() -> dict[str, Reader]:
         "kernels": Reader(kernels, ".csv", _command("validate", "--kind", "kernels", "FILE"), 3),
         "fit": Reader(kernels, ".csv", _command("calibrate", "fit", "FILE", "--gpu", "h100"), 2),
         "collectives": Reader(collectives, ".csv", _command("validate", "--kind", "collectives", "FILE"), 3),
+        "outcomes": Reader((_outcomes(),), ".jsonl", _python(SavedOutcomes)),
         "training": Reader(training, ".csv", _command("validate", "--kind", "training", "FILE")),
         "matrix": Reader(
             _raw(seeds.MATRIX), ".csv", _command("collective", "alltoall", "--cluster", "dgx-h100", "--matrix", "FILE")

@@ -28,7 +28,7 @@ def errors() -> Iterator[tuple[str, float]]:
     known: dict[tuple[str, ...], float | None] = {}
     for row in rows:
         # the predictor sees what a run is, and of what it measured only the kind
-        key = tuple(row[column] for column in READS)
+        key = tuple(row.get(column, "") for column in READS)
         if key not in known:
             try:
                 known[key] = memory_gb({**dict.fromkeys(row, ""), **dict(zip(READS, key, strict=True))})
