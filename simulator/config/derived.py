@@ -43,6 +43,8 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
     if plan.recompute is None:
         every = usual.recompute_every
         plan = replace(plan, recompute=usual.recompute if every == 1 else Recompute(usual.recompute, every=every))
+    if usual.early_stop and plan.recomputation.scope == "full" and plan.recomputation.early_stop is None:
+        plan = replace(plan, recompute=replace(plan.recomputation, early_stop=True))
     if gradients != framework.gradients:
         scenario = replace(scenario, framework=replace(framework, gradients=gradients))
     fidelity = scenario.fidelity

@@ -44,6 +44,11 @@ def step_constants() -> dict[str, StepConstant]:
     return {each.name: each for each in validated(StepConstantsFile, read(catalog.folder("clusters") / FILE)).constants}
 
 
+def arithmetic() -> float:
+    """Factor on the times of GEMMs, attention and experts in a step, over their times in an endless loop of themselves."""
+    return step_constants()["arithmetic in a step"].value
+
+
 def model_error() -> float:
     """Log-standard deviation of predicted steps that the errors of kernels and collectives leave unexplained."""
     return step_constants()["model error"].value

@@ -3,7 +3,8 @@
 A row describes a run by columns of sizes and fixed words, and by `facts`, which are `key=value` pairs of configuration that was
 known before the run. Blank cells have these meanings: a microbatch has one sequence; the dtype is bf16 from 2022 on A100 and
 later GPUs, else fp16; nothing is recomputed; tensor-parallel GPUs divide tokens too in software from 2023 on; an interleaved
-pipeline has two stages per rank; the NICs are the usual ones of the GPU. A row without a layout or a global batch is refused.
+pipeline has two stages per rank; the NICs are the usual ones of the GPU; tensor parallelism does not divide experts that are
+narrower than the model. A row without a layout or a global batch is refused.
 
 A model of the catalog whose name `model_name` holds, and whose width and heads are those of the row, says what no column says,
 such as head dimensions, latent attention or tied embeddings. Other models are GPTs (learned positions, biases, tied embeddings,
@@ -217,7 +218,8 @@ def _plan(row: Row, facts: Mapping[str, str]) -> dict[str, Any]:
     if tp > 1:
         has_it = row["framework_date"] >= SEQUENCE_PARALLEL_SINCE
         plan["sequence_parallel"] = number(row["sp"]) == 1 if row["sp"].strip() else has_it
-    if ep > 1 and tp > 1 and (count(row, "gpus") % (tp * ep * pp) or facts.get("dispatcher") == "deepep"):
+    narrow = 0 < _count(row, "moe_ffn_hidden", 0) < count(row, "hidden")
+    if ep > 1 and tp > 1 and (narrow or count(row, "gpus") % (tp * ep * pp) or facts.get("dispatcher") == "deepep"):
         plan["etp"] = 1
     for name, value in (("sharding", _sharding(row, facts)), ("recompute", _recompute(row, facts)), ("overlap", _overlap(facts))):
         if value:

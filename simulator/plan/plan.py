@@ -193,7 +193,9 @@ class Recompute(Declared):
     first: Annotated[Degree | None, "number of layers of every stage, counted from its first, that recompute; None: all"] = None
     every: Annotated[Degree, "every so many-th layer of a stage recomputes; 2: every other layer"] = 1
     together: Annotated[Degree, "number of consecutive layers of which only the input of the first is kept"] = 1
-    early_stop: Annotated[bool, "whether recomputation ends at the last tensor that is needed, as in PyTorch"] = False
+    early_stop: Annotated[
+        bool | None, "whether recomputation ends at the last tensor that is needed, as in PyTorch; None: as the framework does"
+    ] = None
 
     def contradictions(self) -> Iterator[Contradiction]:
         if self.scope == "none" and not self.ops and self != Recompute():
@@ -377,3 +379,8 @@ class Fidelity(Declared):
         Literal["sustained", "burst"],
         "sustained: kernels at the clock that their board sustains through a step; burst: as in a short loop of launches",
     ] = "sustained"
+    calibration: Annotated[
+        Literal["steps", "kernels"],
+        "steps: arithmetic takes longer than alone, by one factor that was fitted to published steps; kernels: no number that was "
+        "fitted to a step counts",
+    ] = "steps"

@@ -324,6 +324,7 @@ def _result_lines(run: Run) -> list[tuple[str, str]]:
         ("compute", f"{of_step(m.busy_s)}, mean over ranks"),
         *([("slow-down", f"{of_step(m.slowed_s)}, compute beside communication")] if m.slowed_s else []),
         *([("sustained clocks", clocks)] if (clocks := _clocks(run)) else []),
+        *([("calibration", factor)] if (factor := _calibration(run)) else []),
         ("pipeline bubble", f"{of_step(m.bubble_fraction * m.step_time_s)}, waiting for other stages"),
         ("exposed", by_axis(m.exposed_s) or "no communication"),
         *([("imbalance", f"{uneven}, waiting for slower members of a group")] if uneven else []),
@@ -336,6 +337,12 @@ def _clocks(run: Run) -> str:
     """What sustained clocks add to the time of the kernels, where the run has them."""
     share = run.sustained_clocks_s / run.metrics.step_time_s
     return f"{share:+.1%} of the step, beyond short bursts of each kernel" if run.scenario.fidelity.power == "sustained" else ""
+
+
+def _calibration(run: Run) -> str:
+    """What was fitted to published steps, where it counts."""
+    longer = run.prices.estimator.options.arithmetic - 1
+    return f"{longer:+.1%} on arithmetic, over kernels alone; fitted to published steps" if longer else ""
 
 
 def _memory(run: Run) -> list[tuple[str, str]]:

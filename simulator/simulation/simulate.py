@@ -14,7 +14,7 @@ from ..binding.bind import Bound, Site, bind
 from ..binding.launches import Host
 from ..binding.perturb import Perturbation
 from ..binding.stepwise import stepwise
-from ..config import catalog, derived, feasible, shipped_fits, user_code
+from ..config import catalog, derived, feasible, shipped_fits, step_constants, user_code
 from ..config.scenario import Perturb, Scenario
 from ..costs.kernels.estimator import Options, PricedKernels, measured_cost
 from ..costs.kernels.family import LAUNCHES
@@ -126,7 +126,8 @@ def prices_of(scenario: Scenario) -> PricedKernels:
     gpu, framework = scenario.cluster.gpu, scenario.framework
     accumulates = framework.fusion.accumulation and framework.gradients_of(scenario.job) == "fp32"
     library = "" if framework.attention == UNFUSED else framework.attention
-    software = Options(library, accumulate=accumulates, launches=LAUNCHES[scenario.fidelity.power])
+    slower = step_constants.arithmetic() if scenario.fidelity.calibration == "steps" else 1.0
+    software = Options(library, accumulate=accumulates, launches=LAUNCHES[scenario.fidelity.power], arithmetic=slower)
     return measured_cost(gpu, scenario.job.activation_dtype, shipped_fits.fits_for(gpu), software)
 
 

@@ -107,6 +107,7 @@ class UsualPlan(Declared):
     sharding: Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp"], "state that data-parallel ranks divide"] = "none"
     recompute: Annotated[Literal["none", "selective", "per-op", "full"], "activations that the backward pass recomputes"] = "none"
     recompute_every: Annotated[int, Limits(ge=1, le=2**10), "every so many-th layer of a stage recomputes"] = 1
+    early_stop: Annotated[bool, "whether recomputation of whole layers ends at the last tensor that is needed"] = False
 
     def contradictions(self) -> Iterator[Contradiction]:
         if self.recompute == "none" and self.recompute_every > 1:

@@ -193,6 +193,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "sharding": (software(), "zero1"),
         "recompute": (software(), "full"),
         "recompute_every": (software(plan=UsualPlan(recompute="full")), 2),
+        "early_stop": (software(plan=UsualPlan(recompute="full")), True),
     },
     MemoryOverhead: {
         "context_bytes": (software(), 1e9),
@@ -251,6 +252,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "overlap": (scenario(), "slowed"),
         "granularity": (scenario(), "layer"),
         "power": (scenario(), "burst"),
+        "calibration": (scenario(), "kernels"),
     },
     sim.Perturb: {
         "rank": (scenario(perturb=(SLOW_RANK,)), 8),

@@ -118,6 +118,7 @@ def test_nvlink_domains_are_the_nodes_of_the_cluster(cells: dict[str, object], n
         ({"facts": "optimizer_offload=cpu"}, {"offload": {"optimizer": True}}),
         ({"ep": 4}, {"ep": 4}),
         ({"ep": 8}, {"ep": 8, "etp": 1}),
+        ({"ep": 4, "hidden": 4096, "moe_ffn_hidden": 1536}, {"ep": 4, "etp": 1}),
         ({"sp": 0.0}, {"sequence_parallel": False}),
         ({"framework_date": "2022"}, {"sequence_parallel": False}),
     ],

@@ -18,6 +18,7 @@ from tests.small_scenarios import scenario, small_cluster, small_model
 LARGE = small_model(4, hidden=4096, heads=32, kv_heads=8, ffn_hidden=14336)
 JOB = sim.Job(sequence_length=2048, global_batch=16, dtype="bf16")
 BURST = sim.Fidelity(power="burst")
+KERNELS = sim.Fidelity(calibration="kernels")
 
 
 def large(tdp_w: float = 700.0, fidelity: sim.Fidelity | None = None, gpu: str = "h100", **job: Any) -> RunnableScenario:
@@ -66,7 +67,7 @@ def test_a_memory_bound_step_hardly_notices_a_lower_clock() -> None:
     def step_s(tdp_w: float) -> float:
         cluster = small_cluster(1)
         return (
-            scenario(narrow, replace(cluster, gpu=replace(cluster.gpu, tdp_w=tdp_w)), sim.Plan(), job)
+            scenario(narrow, replace(cluster, gpu=replace(cluster.gpu, tdp_w=tdp_w)), sim.Plan(), job, fidelity=KERNELS)
             .simulate()
             .metrics.step_time_s
         )

@@ -209,6 +209,8 @@ class Options:
     """Number of second operands that a benchmark cycles through when it repeats a GEMM; 0 without repetition."""
     launches: float = BURST
     """Number of launches in a row: `SUSTAINED` for kernels of a step, or those of a measuring loop."""
+    arithmetic: float = 1.0
+    """Factor on the times of GEMMs, attention and experts: in a step they take longer than in a loop of themselves."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,8 @@ class Estimator:
         chosen = estimator.selected(
             family.name, lambda constants: family.kernel_s(constants, estimator, estimator.machine_for(family), kernel)
         )
-        return family.estimate(estimator, estimator.machine_for(family), kernel, chosen)
+        found: Estimate = family.estimate(estimator, estimator.machine_for(family), kernel, chosen)
+        return found if family.any_format else replace(found, seconds=found.seconds * self.options.arithmetic)
 
     def selected(self, family: str, takes_s: Callable[[Constants], float] | None = None) -> SelectedFit:
         """The fit for a family of kernels; the library of the options counts only where the library has such kernels.

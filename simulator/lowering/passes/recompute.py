@@ -102,7 +102,7 @@ def _recomputed(forward: Body, backward: Body, chosen: Recompute, *, keeps_casts
         if chosen.scope == "per-op":
             again = _per_op(segment.ops, held, compiled=compiled)
         else:
-            again = _repeated(segment, held, early_stop=chosen.early_stop)
+            again = _repeated(segment, held, early_stop=bool(chosen.early_stop))
         repeated.setdefault(before, []).extend(again)
     ops = tuple(replace(op, held_bytes=held[op.name]) for op in forward.ops)
     return Body(ops), Body(tuple(new for op in backward.ops for new in (*repeated.get(op.name, ()), op)))
