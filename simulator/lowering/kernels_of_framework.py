@@ -195,6 +195,8 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework) -> list[Bloc
     """Attention with scores in memory: two GEMMs forward, four backward, and mask, softmax and dropout between the GEMMs.
 
     Kept for backward are queries, keys and values, the probabilities, the probabilities after dropout, and the dropout mask.
+    Where mask and softmax are one kernel, it reads nothing that a causal mask hides, and writes whole rows
+    (megatron/fused_kernels/scaled_upper_triang_masked_softmax.h, NVIDIA/Megatron-LM).
     """
     lines, width = whole.batch * whole.heads, whole.element_bytes
     seq, keys, (depth, value_depth) = whole.seq, whole.seq + whole.prefix, whole.widths
@@ -202,21 +204,22 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework) -> list[Bloc
     def gemm(m: int, n: int, k: int, part: Part = Part.INPUT_GRADIENT) -> Gemm:
         return Gemm(m, n, k, width, part, lines)
 
-    def rows(name: str, moved: int) -> Rowwise:
-        return Rowwise(name, lines * seq, keys, width, moved * width)
+    def rows(name: str, moved: float) -> Rowwise:
+        return Rowwise(name, lines * seq, keys, width, round(moved * width))
 
     def step(name: str, forward: Kernel | None, backward: Kernel, saved: int = 0) -> BlockOp:
         return BlockOp(f"{op.name}_{name}", forward, Split.HEADS, backward, saved_bytes=saved)
 
     inputs = whole.batch * seq * ((whole.heads + whole.kv_heads) * depth + whole.kv_heads * value_depth) * width
     scores = lines * seq * keys * width
+    seen = (whole.prefix + (seq + 1) / 2) / keys if whole.causal and framework.fusion.softmax else 1.0
     yields = [
         step("scores", gemm(seq, keys, depth, Part.FORWARD), gemm(seq, depth, keys), inputs),
         step("keys", None, gemm(keys, depth, seq)),
     ]
     if not framework.fusion.softmax:
         yields += [step("mask", rows("mask", 2), rows("mask_backward", 2))]
-    yields += [step("softmax", rows("softmax", 2), rows("softmax_backward", 3), scores)]
+    yields += [step("softmax", rows("softmax", 1 + seen), rows("softmax_backward", 1 + 2 * seen), scores)]
     if framework.dropout:
         dropped = _dropout(op.name, rows(DROPOUT, 2), Split.HEADS)
         yields += [replace(dropped, saved_bytes=dropped.saved_bytes + scores)]

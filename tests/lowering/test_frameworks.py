@@ -134,6 +134,10 @@ def test_t9_5_unfused_attention_is_products_with_a_softmax_between() -> None:
     assert {op.name.partition(".")[2] for op in ops if "attention_" in op.name and "dgrad" not in op.name} >= {
         "attention_scores", "attention_softmax", "attention_context"
     }  # fmt: skip
+    moved = [[op.kernel.bytes_per_element for op in made if "softmax" in op.name and isinstance(op.kernel, Rowwise)] for made in (
+        ops, computed(program_of(scenario(attention="unfused", fusion=Fusion(softmax=False))))
+    )]  # fmt: skip
+    assert [set(each) for each in moved] == [{3, 4}, {4, 6}], "half of what is read lies above the diagonal"
     slower, faster = scenario(attention="unfused").simulate(), scenario().simulate()
     assert slower.metrics.step_time_s > faster.metrics.step_time_s
     assert slower.peak_memory_bytes > faster.peak_memory_bytes
