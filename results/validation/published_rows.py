@@ -103,8 +103,8 @@ def word(given: Any, key: str = "kind") -> str:
 
 def states(scenario: Scenario) -> str:
     """What a scenario says of its run, in short."""
-    plan = ", ".join(f"{key} {value}" for key, value in scenario["plan"].items() if value not in (1, "none", "1f1b", True, False))
-    job = scenario["job"]
+    usual, job = (1, "none", "1f1b", True, False), {"microbatch_size": 1, **scenario["job"]}
+    plan = ", ".join(f"{key} {value}" for key, value in scenario.get("plan", {}).items() if value not in usual)
     batch = f"{job['global_batch']} x {job['sequence_length']} tokens, {job['microbatch_size']} at a time, {job['dtype']}"
     return f"{word(scenario['model'], 'name') or 'GPT'}: {plan or 'dp'}; {batch}"
 
@@ -132,24 +132,25 @@ def described(row: Row, made: ComparedRow, of_rows: int) -> PublishedRun:
         recompute=word(plan.get("recompute"), "scope") or "as the framework",
         framework=word(scenario.get("framework"), "name"),
         states=states(scenario) if scenario else "",
-        measured_s=_short(made.measured),
-        predicted_s=_short(made.predicted),
-        sigma=_short(math.sqrt(max(0.0, sigma**2 - model_error() ** 2))) or 0.0,
-        memory_gb=_short(made.memory_gb),
-        measured_memory_gb=_short(made.measured_memory_gb),
+        measured_s=short(made.measured),
+        predicted_s=short(made.predicted),
+        sigma=short(math.sqrt(max(0.0, sigma**2 - model_error() ** 2))) or 0.0,
+        memory_gb=short(made.memory_gb),
+        measured_memory_gb=short(made.measured_memory_gb),
         skipped=made.skipped or "",
         note=made.note or "",
     )
 
 
-def _short(value: float | None) -> float | None:
+def short(value: float | None) -> Any:
+    """A number with the digits of the table."""
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
-def predicted(table: Sequence[Row], rows: Sequence[Row], name: str) -> list[PublishedRun]:
+def predicted(table: Sequence[Row], rows: Sequence[Row], saved: training.Saved | None = None) -> list[PublishedRun]:
     """Rows of a table, each with its prediction by `trainsim validate`."""
     of_rows = Counter(row["source_key"] for row in table)
-    found = compare_rows(training, rows, name).rows
+    found = compare_rows(training, rows, "published runs", saved=saved).rows
     return [described(row, made, of_rows[row["source_key"]]) for row, made in zip(rows, found, strict=True)]
 
 

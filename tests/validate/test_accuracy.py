@@ -111,7 +111,7 @@ def test_a_row_is_told_apart_by_its_scenario() -> None:
     """And its error of kernels and collectives is what the interval holds beside the model error."""
     small = {"layers": 4, "hidden": 512, "heads": 8, "kv_heads": 8, "ffn_hidden": 2048, "seq_len": 256, "global_batch": 16}
     stated = {**row(**small), "id": "run-0", "source_key": "ours", "tier": "B", "step_time_s": "0.5", "mem_gb": "10"}
-    (found,) = rows.predicted([stated] * 3, [stated], "rows")
+    (found,) = rows.predicted([stated] * 3, [stated])
     assert (found.id, found.source, found.of_rows, found.tier, found.gpu, found.gpus) == (
         "run-0",
         "ours",
