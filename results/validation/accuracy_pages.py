@@ -9,6 +9,7 @@ from textwrap import wrap
 import baselines
 import halves
 from ablations import FORMULAS, VARIANTS
+from checks import checks
 from misdescribed import EVIDENCE
 from published_rows import HEADLINE, PublishedRun, by_source
 
@@ -174,6 +175,10 @@ def splits(runs: Sequence[PublishedRun]) -> list[str]:
     return table("sources | median | p90 | bias", rows)
 
 
+def relative(runs: Sequence[PublishedRun]) -> list[str]:
+    return table("what | values | bar | found | met", checks(runs))
+
+
 def residuals(runs: Sequence[PublishedRun]) -> list[str]:
     """The largest errors of the headline, and what each row states."""
     worst = sorted(headline_runs(runs), key=lambda run: -abs(run.log_error))[:LARGEST]
@@ -262,6 +267,7 @@ SECTIONS: Mapping[str, tuple[str, str, Callable[[Sequence[PublishedRun]], list[s
         "ablations.png",
         ablations,
     ),
+    "Relative results": ("What decides between two plans, and its bar.", "", relative),
     "Halves of the sources": (
         "Sources are divided at random, 20 times. Constants that are fitted to steps would be fitted to one half and scored on "
         "the other, both ways; no predicted step has such a constant today.",
