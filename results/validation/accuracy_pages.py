@@ -7,9 +7,9 @@ from statistics import fmean, median
 from textwrap import wrap
 
 import baselines
+import checks
 import halves
 from ablations import FORMULAS, VARIANTS
-from checks import checks
 from misdescribed import EVIDENCE
 from published_rows import HEADLINE, PublishedRun, by_source
 
@@ -31,12 +31,8 @@ MECHANISMS: Mapping[str, Callable[[PublishedRun], str]] = {
 }
 """Properties of a run by which errors are told apart."""
 PEERS = (
-    (("megatron-sc21", "megatron-lm-sc21"), "SC'21, Table 1: ten steps on A100", {"Calculon": 0.108, "SimuMax 1.2": 0.094}),
-    (
-        ("vtrain-single", "vtrain"),
-        "vTrain's grid on one A100 node",
-        {"Calculon": 0.39, "SimuMax 1.2": 0.23, "vTrain (its own claim)": 0.084},
-    ),
+    ("megatron-sc21", "SC'21, Table 1: ten steps on A100", {"Calculon": 0.108, "SimuMax 1.2": 0.094}),
+    ("vtrain-single", "vTrain's grid on one A100 node", {"Calculon": 0.39, "SimuMax 1.2": 0.23, "vTrain (its own claim)": 0.084}),
 )
 """Mean |error| of peers: Calculon and SimuMax as we ran them on two cores in November 2026, vTrain as its paper says. They
 were run on the whole grid of 1,440 rows, of which the table of published runs holds a sample."""
@@ -176,7 +172,7 @@ def splits(runs: Sequence[PublishedRun]) -> list[str]:
 
 
 def relative(runs: Sequence[PublishedRun]) -> list[str]:
-    return table("what | values | bar | found | met", checks(runs))
+    return table("what | values | bar | found | met", checks.checks(runs))
 
 
 def residuals(runs: Sequence[PublishedRun]) -> list[str]:
@@ -204,10 +200,10 @@ def misdescribed(runs: Sequence[PublishedRun]) -> list[str]:
 
 def peers(runs: Sequence[PublishedRun]) -> list[str]:
     rows = []
-    for names, title, quoted in PEERS:
-        found = [abs(error) for error in errors_of([run for run in runs if run.source in names])]
+    for name, title, quoted in PEERS:
+        found = [abs(error) for error in errors_of(checks.of(runs, name))]
         if found:
-            others = "; ".join(f"{name} {error:.1%}" for name, error in quoted.items())
+            others = "; ".join(f"{peer} {error:.1%}" for peer, error in quoted.items())
             rows.append(f"{title} | {len(found)} | {fmean(found):.1%} | {others}")
     return table("rows | compared here | mean error here | mean error of others", rows)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from ..project.source import study_script
 
 made = study_script("validation")
 rows, halves, ablations = made.published_rows, made.halves, made.ablations
-baselines, checks = made.accuracy_pages.baselines, sys.modules["checks"]
+baselines, checks = made.accuracy_pages.baselines, made.accuracy_pages.checks
 
 
 def run(number: int, error: float, source: str = "ours", **fields: Any) -> Any:
