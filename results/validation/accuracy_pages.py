@@ -146,6 +146,9 @@ def intervals(runs: Sequence[PublishedRun], constant: StepConstant) -> list[str]
     rows.append(
         f"with the model error of {constant.value:.3f}, as shipped | {whole.rows:.0%} | {whole.sources:.0%} | {whole.width:.0%}"
     )
+    for name, own in by_mechanism(runs)["generation"].items():
+        cover = halves.coverage(own, constant.value)
+        rows.append(f"the same, {name} | {cover.rows:.0%} | {cover.sources:.0%} | {cover.width:.0%}")
     means = [fmean(getattr(cover, name) for cover in over) for name in ("rows", "sources", "width")]
     rows.append(
         f"calibrated to {share:.0%} of one half of the sources, on the other half | {' | '.join(f'{mean:.0%}' for mean in means)}"
