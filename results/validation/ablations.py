@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from published_rows import PublishedRun
+from published_rows import PublishedRun, short
 
 from simulator.config.document import Document
 from simulator.config.named_parts import Trust
 from simulator.config.scenario import from_document
-from simulator.errors import SimulatorError, UserError
 from simulator.kernels import Attention
 from simulator.measurements.csv_tables import Row
 from simulator.measurements.training_rows import scenario_of
 from simulator.simulation.op_costs import kernel_calls
 from simulator.simulation.run import Run
 from simulator.simulation.simulate import simulate_scenario
+from simulator.validate import training
+from simulator.validate.report import compare_rows
+from simulator.validate.training import Saved
 from simulator.workload.framework import Fusion
 
 Fields = Mapping[str, Mapping[str, Any]]
@@ -63,43 +65,38 @@ FORMULAS: Mapping[str, str] = {
 
 def changed(scenario: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     """A scenario with some fields of its sections replaced."""
-    return {**scenario, **{section: {**scenario.get(section, {}), **values} for section, values in fields.items()}}
+    sections = {name: {"name": given} if isinstance(given, str) else given for name, given in scenario.items()}
+    return {**sections, **{name: {**sections.get(name, {}), **values} for name, values in fields.items()}}
 
 
-def with_variants(runs: Sequence[PublishedRun], rows: Sequence[Row], ids: set[str]) -> Iterator[PublishedRun]:
-    """Runs with their variants, where the id of a run is among `ids`."""
-    chosen = {run.id: row for run, row in zip(runs, rows, strict=True) if run.id in ids and run.predicted_s}
-    scenarios = {name: scenario_of(row)[0] for name, row in chosen.items()}
-    texts = {
-        (name, key): json.dumps(changed(scenario, VARIANTS[key].fields) if key else scenario)
-        for key in ("", *VARIANTS)
-        for name, scenario in scenarios.items()
-    }
+def with_variants(runs: Sequence[PublishedRun], rows: Sequence[Row], ids: set[str], saved: Saved | None) -> list[PublishedRun]:
+    """Runs with their variants, where the id of a run is among `ids`. Variants are predicted as rows are."""
+    chosen = [row for run, row in zip(runs, rows, strict=True) if run.id in ids and run.predicted_s]
+    scenarios = [scenario_of(row)[0] for row in chosen]
     with ProcessPoolExecutor() as pool:
-        unique = list(dict.fromkeys(texts.values()))
-        outcomes = dict(zip(unique, pool.map(outcome, unique), strict=True))
-    for run in runs:
-        found: dict[str, float] = {}
-        if run.id in scenarios:
-            found = dict(outcomes[texts[run.id, ""]])
-            found.pop("step")
-            found |= {key: steps["step"] for key in VARIANTS if (steps := outcomes[texts[run.id, key]])}
-        yield replace(run, variants={name: float(f"{value:.6g}") for name, value in found.items()})
+        found = dict(zip((row["id"] for row in chosen), map(dict, pool.map(formulas, map(json.dumps, scenarios))), strict=True))
+    varied = [
+        {**row, "scenario": json.dumps(changed(scenario, variant.fields))}
+        for variant in VARIANTS.values()
+        for row, scenario in zip(chosen, scenarios, strict=True)
+    ]
+    keys = [key for key in VARIANTS for _ in chosen]
+    for key, made in zip(keys, compare_rows(training, varied, "ablations", saved=saved).rows if varied else (), strict=True):
+        if made.predicted:
+            found[str(made.id)][key] = made.predicted
+        else:
+            print(f"{made.id}, {key}: {made.skipped}")
+    return [replace(run, variants={name: short(value) for name, value in found.get(run.id, {}).items()}) for run in runs]
 
 
-def outcome(text: str) -> dict[str, float]:
-    """The step of a scenario, and the formulas; empty where it is refused."""
-    try:
-        run = simulate_scenario(from_document(Document.of(json.loads(text)), Trust()), allow_oom=True, long=True)
-    except SimulatorError as error:
-        print(error.faults[0].message if isinstance(error, UserError) else error)
-        return {}
+def formulas(text: str) -> dict[str, float]:
+    """What formulas make of the run of a scenario, and its MFU."""
+    run = simulate_scenario(from_document(Document.of(json.loads(text)), Trust()), allow_oom=True, long=True)
     metrics, plan = run.metrics, run.scenario.plan
     step_s, job = metrics.step_time_s, run.scenario.job
     microbatches = job.global_batch / job.microbatch_size / max(1, run.gpus // (plan.tp * plan.cp * plan.pp))
     bubble = (plan.pp - 1) / (microbatches * plan.chunks)
     return {
-        "step": step_s,
         "naive": step_s * (1 - metrics.bubble_fraction) * (1 + bubble),
         "unexposed": step_s - sum(metrics.exposed_s.values()),
         "roofline": roofline_s(run),

@@ -7,6 +7,7 @@ from statistics import fmean, median
 from textwrap import wrap
 
 import baselines
+import checks
 import halves
 from ablations import FORMULAS, VARIANTS
 from misdescribed import EVIDENCE
@@ -145,6 +146,9 @@ def intervals(runs: Sequence[PublishedRun], constant: StepConstant) -> list[str]
     rows.append(
         f"with the model error of {constant.value:.3f}, as shipped | {whole.rows:.0%} | {whole.sources:.0%} | {whole.width:.0%}"
     )
+    for name, own in by_mechanism(runs)["generation"].items():
+        cover = halves.coverage(own, constant.value)
+        rows.append(f"the same, {name} | {cover.rows:.0%} | {cover.sources:.0%} | {cover.width:.0%}")
     means = [fmean(getattr(cover, name) for cover in over) for name in ("rows", "sources", "width")]
     rows.append(
         f"calibrated to {share:.0%} of one half of the sources, on the other half | {' | '.join(f'{mean:.0%}' for mean in means)}"
@@ -168,6 +172,10 @@ def splits(runs: Sequence[PublishedRun]) -> list[str]:
     split = halves.two_way(chosen, lambda _: None, lambda run, _: run.error)
     rows = [f"all sources | {percents(plain)}", f"mean of the halves not used | {percents(split)}"]
     return table("sources | median | p90 | bias", rows)
+
+
+def relative(runs: Sequence[PublishedRun]) -> list[str]:
+    return table("what | values | bar | found | met", checks.checks(runs))
 
 
 def residuals(runs: Sequence[PublishedRun]) -> list[str]:
@@ -195,10 +203,10 @@ def misdescribed(runs: Sequence[PublishedRun]) -> list[str]:
 
 def peers(runs: Sequence[PublishedRun]) -> list[str]:
     rows = []
-    for source, title, quoted in PEERS:
-        found = [abs(error) for error in errors_of([run for run in runs if run.source == source])]
+    for name, title, quoted in PEERS:
+        found = [abs(error) for error in errors_of(checks.of(runs, name))]
         if found:
-            others = "; ".join(f"{name} {error:.1%}" for name, error in quoted.items())
+            others = "; ".join(f"{peer} {error:.1%}" for peer, error in quoted.items())
             rows.append(f"{title} | {len(found)} | {fmean(found):.1%} | {others}")
     return table("rows | compared here | mean error here | mean error of others", rows)
 
@@ -258,6 +266,7 @@ SECTIONS: Mapping[str, tuple[str, str, Callable[[Sequence[PublishedRun]], list[s
         "ablations.png",
         ablations,
     ),
+    "Relative results": ("What decides between two plans, and its bar.", "", relative),
     "Halves of the sources": (
         "Sources are divided at random, 20 times. Constants that are fitted to steps would be fitted to one half and scored on "
         "the other, both ways; no predicted step has such a constant today.",

@@ -18,9 +18,11 @@ import halves
 import published_rows
 from published_rows import PublishedRun
 
+from simulator.commands._saved_outcomes import SavedOutcomes
 from simulator.config.step_constants import FILE, StepConstant, step_constants
 from simulator.files import atomic
 from simulator.measurements.csv_tables import read
+from simulator.validate import training
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -31,18 +33,21 @@ CONSTANTS_HEAD = """# Global constants of a step, beyond those of kernels, colle
 # them of a source, a model or a GPU. results/validation/make.py writes the model error.
 constants:
 """
+OUTCOMES = ROOT / "results" / "_scratch" / "published_runs.jsonl"
 MOST_VARIED = 8
 """Rows of a source whose ablations are predicted."""
 
 
 def predict(most: int, varied: int) -> None:
-    """Predicts at most so many rows of each source, all of them for 0, and the ablations of some."""
-    table = read(TABLE)
+    """Predicts at most so many rows of each source, all for 0, and the ablations of some; goes on where it was stopped."""
+    table = read(TABLE) if TABLE.exists() else training.published()
     rows = published_rows.thinned(table, most)
-    runs = published_rows.predicted(table, rows, TABLE.name)
+    OUTCOMES.parent.mkdir(exist_ok=True)
+    saved = SavedOutcomes(OUTCOMES)
+    runs = published_rows.predicted(table, rows, saved)
     chosen = [row for row in rows if row["tier"] in published_rows.HEADLINE]
     ids = {row["id"] for row in published_rows.thinned(chosen, varied)}
-    published_rows.write(list(ablations.with_variants(runs, rows, ids)), PREDICTIONS)
+    published_rows.write(ablations.with_variants(runs, rows, ids, saved), PREDICTIONS)
 
 
 def constants_file(model_error: StepConstant) -> str:

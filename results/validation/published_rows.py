@@ -17,6 +17,7 @@ from simulator.errors import UserError
 from simulator.files import atomic
 from simulator.measurements.csv_tables import Row, number
 from simulator.measurements.training_rows import facts_of, gpu_of, scenario_of
+from simulator.units import TFLOP
 from simulator.validate import training
 from simulator.validate.report import ComparedRow, compare_rows
 
@@ -46,8 +47,13 @@ class PublishedRun:
     dtype: str
     experts: str
     parallelism: str
+    model: str
+    """Layers and width of the model."""
+    schedule: str
     tokens: int
     """Tokens of a sequence."""
+    tflop: float
+    """Model TFLOP of a step per GPU, attention counted in full."""
     recompute: str
     framework: str
     states: str
@@ -103,8 +109,8 @@ def word(given: Any, key: str = "kind") -> str:
 
 def states(scenario: Scenario) -> str:
     """What a scenario says of its run, in short."""
-    plan = ", ".join(f"{key} {value}" for key, value in scenario["plan"].items() if value not in (1, "none", "1f1b", True, False))
-    job = scenario["job"]
+    usual, job = (1, "none", "1f1b", True, False), {"microbatch_size": 1, **scenario["job"]}
+    plan = ", ".join(f"{key} {value}" for key, value in scenario.get("plan", {}).items() if value not in usual)
     batch = f"{job['global_batch']} x {job['sequence_length']} tokens, {job['microbatch_size']} at a time, {job['dtype']}"
     return f"{word(scenario['model'], 'name') or 'GPT'}: {plan or 'dp'}; {batch}"
 
@@ -115,7 +121,8 @@ def described(row: Row, made: ComparedRow, of_rows: int) -> PublishedRun:
     with suppress(UserError):
         scenario = scenario_of(row)[0]
     plan, job = {"pp": 1, "tp": 1, **scenario.get("plan", {})}, scenario.get("job", {})
-    facts = facts_of({"facts": row.get("facts", "")})
+    facts, gpus, length = facts_of({"facts": row.get("facts", "")}), int(number(row["gpus"])), int(number(row["seq_len"]))
+    model, batch_tokens = load.model(scenario["model"]) if scenario else None, job.get("global_batch", 0) * length
     sigma = math.log(made.interval[1] / made.predicted) / 2 if made.interval and made.predicted else 0.0
     return PublishedRun(
         id=str(made.id),
@@ -124,32 +131,36 @@ def described(row: Row, made: ComparedRow, of_rows: int) -> PublishedRun:
         tier=row["tier"],
         derived=" and ".join(name for name in ("layers", "heads") if facts.get(name) == "derived") or row.get("derived", ""),
         gpu=gpu_of(row),
-        gpus=int(number(row["gpus"])),
+        gpus=gpus,
         dtype=str(job.get("dtype", "")),
-        experts="experts" if scenario and load.model(scenario["model"]).experts else "dense",
+        experts="experts" if model and model.experts else "dense",
+        model=f"{model.layers} x {model.hidden}" if model else "",
+        schedule=" ".join(str(plan[key]) for key in ("schedule", "memory_limit") if key in plan) or "1f1b",
         parallelism=parallelism_of(plan),
-        tokens=int(number(row["seq_len"])),
+        tokens=length,
+        tflop=short(model.train_flop_per_token(length, causal=False) * batch_tokens / gpus / TFLOP) if model else 0.0,
         recompute=word(plan.get("recompute"), "scope") or "as the framework",
         framework=word(scenario.get("framework"), "name"),
         states=states(scenario) if scenario else "",
-        measured_s=_short(made.measured),
-        predicted_s=_short(made.predicted),
-        sigma=_short(math.sqrt(max(0.0, sigma**2 - model_error() ** 2))) or 0.0,
-        memory_gb=_short(made.memory_gb),
-        measured_memory_gb=_short(made.measured_memory_gb),
+        measured_s=short(made.measured),
+        predicted_s=short(made.predicted),
+        sigma=short(math.sqrt(max(0.0, sigma**2 - model_error() ** 2))) or 0.0,
+        memory_gb=short(made.memory_gb),
+        measured_memory_gb=short(made.measured_memory_gb),
         skipped=made.skipped or "",
         note=made.note or "",
     )
 
 
-def _short(value: float | None) -> float | None:
+def short(value: float | None) -> Any:
+    """A number with the digits of the table."""
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
-def predicted(table: Sequence[Row], rows: Sequence[Row], name: str) -> list[PublishedRun]:
+def predicted(table: Sequence[Row], rows: Sequence[Row], saved: training.Saved | None = None) -> list[PublishedRun]:
     """Rows of a table, each with its prediction by `trainsim validate`."""
     of_rows = Counter(row["source_key"] for row in table)
-    found = compare_rows(training, rows, name).rows
+    found = compare_rows(training, rows, "published runs", saved=saved).rows
     return [described(row, made, of_rows[row["source_key"]]) for row, made in zip(rows, found, strict=True)]
 
 
@@ -169,7 +180,7 @@ def by_source(runs: Iterable[PublishedRun]) -> dict[str, list[PublishedRun]]:
 
 
 PLAIN = [each.name for each in fields(PublishedRun) if each.name != "variants"]
-NUMBERS = ("of_rows", "gpus", "tokens", "measured_s", "predicted_s", "sigma", "memory_gb", "measured_memory_gb")
+NUMBERS = ("of_rows", "gpus", "tokens", "tflop", "measured_s", "predicted_s", "sigma", "memory_gb", "measured_memory_gb")
 
 
 def write(runs: Sequence[PublishedRun], path: Path) -> None:
@@ -189,7 +200,7 @@ def read(path: Path) -> list[PublishedRun]:
 
 
 def _run_of(cells: Mapping[str, str]) -> PublishedRun:
-    known = {name: float(cells[name]) if cells[name] else None for name in NUMBERS}
+    known: dict[str, Any] = {name: float(cells[name]) if cells[name] else None for name in NUMBERS}
     plain = {name: cells[name] for name in PLAIN if name not in NUMBERS}
     variants = {name: float(value) for name, value in cells.items() if name not in PLAIN and value}
     sizes = {name: int(known.pop(name) or 0) for name in ("of_rows", "gpus", "tokens")}

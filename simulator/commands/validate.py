@@ -65,10 +65,12 @@ def command(
         own = Own(gpu, profile) if gpu or profile else None
         report = validate(kind.lower(), file, own, long=long, saved=SavedOutcomes(save) if save else None, expect=expect)
         record = report.as_dict()
-    print_json(record) if as_json else _print_report(report, record, with_rows=with_rows)
+    print_json(record) if as_json else _print_report(report, record, with_rows=with_rows, has_lines=file is not None)
 
 
-def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
+def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool, has_lines: bool) -> None:
+    """Prints a report. Rows of a table are named by their lines, others by their ids."""
+    places = _lines if has_lines else lambda rows: ", ".join(str(report.rows[row].id) for row in rows)
     if with_rows or len(report.rows) <= FEW_ROWS:
         cells = []
         for row in report.rows:
@@ -85,11 +87,11 @@ def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool) ->
         counts = [f"{count:,} {how}" for how, count in known.most_common()]
         say(f"provenance: {', '.join(counts)}" + (f"; {beyond:,} {BEYOND}" if beyond else ""))
     if unmeasured := [i for i, row in enumerate(report.rows) if row.measured is None]:
-        say(f"compared with nothing {len(unmeasured):,}: no time was measured, {_lines(unmeasured)}")
+        say(f"compared with nothing {len(unmeasured):,}: no time was measured, {places(unmeasured)}")
     for word, texts in (("note on", [row.note for row in report.rows]), ("skipped", [row.skipped for row in report.rows])):
         for text in dict.fromkeys(filter(None, texts)):
             rows = [i for i, said in enumerate(texts) if said == text]
-            say(f"{word} {len(rows):,}: {text}, {_lines(rows)}")
+            say(f"{word} {len(rows):,}: {text}, {places(rows)}")
 
 
 def _print_sources(record: dict[str, Any]) -> None:
@@ -97,7 +99,7 @@ def _print_sources(record: dict[str, Any]) -> None:
     lines = [*record["sources"].items(), ("all", record["overall"])]
     if has_memory := any("memory" in scores for _, scores in lines):
         over = record["overall"]["over_sources"]
-        lines += [(f"mean over {over['sources']} sources", {"n": record["overall"]["n"], **over})]
+        lines += [(f"mean over {over['sources']} sources", over)]
     lines += [(f"apart: {group}", scores) for group, scores in record.get("apart", {}).items()]
     cells = [[name, *_scores(of), *(_scores(of.get("memory", {})) if has_memory else ())] for name, of in lines]
     headers = ["rows", "median", "p90", "bias"]

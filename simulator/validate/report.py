@@ -107,7 +107,8 @@ class Report(Summarised):
         anchors = {row.source_key for row in self.rows if row.apart == TIER_C}
         counted = [of for name, of in self.sources.items() if of["n"] and name not in anchors]
         means = {key: mean(of[key] for of in counted) if counted else None for key in ("median", "p90", "bias")}
-        return {**self._scored(self.rows), "over_sources": {"sources": len(counted), **means}}
+        over = {"sources": len(counted), "n": sum(of["n"] for of in counted), **means}
+        return {**self._scored(self.rows), "over_sources": over}
 
     def as_dict(self) -> dict[str, Any]:
         record = {"rows": [asdict(row) for row in self.rows], "sources": self.sources, "overall": self.overall}

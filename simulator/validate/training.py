@@ -82,7 +82,7 @@ class Saved(Protocol):
 def predictions(
     rows: Sequence[Row], gpu: None, saved: Saved | None = None, expect: estimated_effort.Expect = estimated_effort.no_progress
 ) -> list[Predicted | UserError]:
-    """The prediction of each row, or the error that prevents it. What is saved is not simulated again; other outcomes are added."""
+    """The prediction of each row, or the error that prevents it. What is saved is not simulated again, the rest is added."""
     described = list(map(_described, rows))
     texts = list(dict.fromkeys(text for text, _ in described if isinstance(text, str)))
     outcomes = {text: _read(known) for text in texts if saved and (known := saved.get(text))}

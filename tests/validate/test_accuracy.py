@@ -23,13 +23,24 @@ from ..made_up_runs import row
 from ..project.source import study_script
 
 made = study_script("validation")
-rows, halves, ablations, baselines = made.published_rows, made.halves, made.ablations, made.accuracy_pages.baselines
+rows, halves, ablations = made.published_rows, made.halves, made.ablations
+baselines, checks = made.accuracy_pages.baselines, made.accuracy_pages.checks
 
 
 def run(number: int, error: float, source: str = "ours", **fields: Any) -> Any:
     """A run whose published step is one second."""
     plain = {"tier": "A", "derived": "", "gpu": "h100", "gpus": 8, "dtype": "bf16", "experts": "dense", "parallelism": "FSDP"}
-    plain |= {"of_rows": 1, "tokens": 2048, "recompute": "none", "framework": "none", "states": "", "sigma": 0.02}
+    plain |= {
+        "of_rows": 1,
+        "model": "2 x 128",
+        "schedule": "1f1b",
+        "tflop": 100.0,
+        "tokens": 2048,
+        "recompute": "none",
+        "framework": "none",
+        "states": "",
+        "sigma": 0.02,
+    }
     plain |= {"memory_gb": None, "measured_memory_gb": None, "skipped": "", "note": ""}
     plain |= {"measured_s": 1.0, "predicted_s": 1 + error}
     return rows.PublishedRun(id=f"run-{number}", source=source, **{**plain, **fields})
@@ -81,6 +92,15 @@ def test_a_factor_removes_a_common_error_and_a_constant_mfu_fits_runs_of_one_mfu
     assert baselines.implied_mfu(runs[0]) == pytest.approx(0.4)
 
 
+def test_speeds_are_compared_relative_to_1f1b_and_to_the_smallest_run() -> None:
+    slow, quick = run(0, 0.1), run(1, 0.0, schedule="zb-auto 1.0", measured_s=0.8, predicted_s=0.88)
+    assert checks.speed_ups([slow, quick]) == pytest.approx([0.0])
+    assert checks.speed_ups([quick]) == []
+    large = run(2, 0.0, gpus=64, tflop=50.0, measured_s=0.5, predicted_s=0.6)
+    assert checks.scaling([large, slow]) == pytest.approx([100 * (1.1 * 0.5 / 0.6 - 1.0)])
+    assert checks.ranking([slow, quick]) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("name", ablations.VARIANTS)
 def test_every_ablation_is_a_legal_scenario_of_its_own(name: str) -> None:
     facts = {"framework_profile": "megatron-deepspeed-2022", "framework_date": "2022-02", "tp": 2, "sp": 0, "recompute": "full"}
@@ -111,7 +131,7 @@ def test_a_row_is_told_apart_by_its_scenario() -> None:
     """And its error of kernels and collectives is what the interval holds beside the model error."""
     small = {"layers": 4, "hidden": 512, "heads": 8, "kv_heads": 8, "ffn_hidden": 2048, "seq_len": 256, "global_batch": 16}
     stated = {**row(**small), "id": "run-0", "source_key": "ours", "tier": "B", "step_time_s": "0.5", "mem_gb": "10"}
-    (found,) = rows.predicted([stated] * 3, [stated], "rows")
+    (found,) = rows.predicted([stated] * 3, [stated])
     assert (found.id, found.source, found.of_rows, found.tier, found.gpu, found.gpus) == (
         "run-0",
         "ours",

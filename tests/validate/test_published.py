@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from simulator.commands._saved_outcomes import SavedOutcomes
 from simulator.config import load
 from simulator.measurements import published_runs
 from simulator.validate import training
-from simulator.validate.report import compare_rows, rows_of
+from simulator.validate.report import Predicted, compare_rows, rows_of
 
 from ..commandline import trainsim
 from .test_training import ROWS, table
@@ -76,6 +77,26 @@ def test_a_stopped_validation_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     assert (len(ran), path.read_text()) == (4, written)
     assert compare_rows(training, ROWS, "rows", saved=SavedOutcomes(path)) == first
     assert len(ran) == 4
+
+
+def test_sources_count_alike_and_groups_are_scored_apart() -> None:
+    """Errors of 1 to 10% of one source, 20% of a source with a derived row, and 90% of an anchor."""
+    sizes = [("many", "A", n / 100) for n in range(1, 11)] + [("one", "B", 0.2), ("anchor", "C", 0.9)]
+    given = [
+        {**ROWS[0], "id": str(i), "source_key": source, "tier": tier, "step_time_s": "1", "mem_gb": "8"}
+        for i, (source, tier, _) in enumerate(sizes)
+    ]
+    given[10]["facts"] = "heads=derived"
+    errors = iter(error for *_, error in sizes)
+    made = {"predictions": lambda rows, gpu: [Predicted(1 + next(errors), memory_gb=6.0) for _ in rows]}
+    record = compare_rows(SimpleNamespace(**{**vars(training), **made}), given, "rows").as_dict()
+    of_many, overall = record["sources"]["many"], record["overall"]
+    assert (of_many["n"], of_many["median"], of_many["p90"]) == (10, pytest.approx(0.055), pytest.approx(0.09))
+    assert of_many["memory"] == {"n": 10, "median": 0.25, "p90": 0.25, "bias": -0.25}
+    over = {"sources": 2, "n": 11, "median": 0.1275, "p90": 0.145, "bias": 0.1275}
+    assert overall["over_sources"] == pytest.approx(over)
+    assert overall["p90"] == pytest.approx(0.2)
+    assert {group: of["n"] for group, of in record["apart"].items()} == {"derived layers or heads": 1, "tier C": 1}
 
 
 def test_outcomes_of_another_version_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
