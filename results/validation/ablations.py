@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from fitted import ALONE
 from published_rows import PublishedRun, short
 
 from simulator.config.document import Document
@@ -44,6 +45,7 @@ NO_HOST = {
     "p2p_sync": False,
 }
 VARIANTS: Mapping[str, Variant] = {
+    ALONE: Variant("the fitted factor on arithmetic in a step", {"fidelity": {"calibration": "kernels"}}),
     "burst": Variant("sustained clocks: kernels as in short bursts", {"fidelity": {"power": "burst"}}),
     "free": Variant("compute slowed by communication beside it", {"fidelity": {"overlap": "free"}}),
     "exposed": Variant("overlap of dp, tp and pp: all exposed", {"plan": {"overlap": dict.fromkeys(("dp", "tp", "pp"), False)}}),

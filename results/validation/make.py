@@ -14,12 +14,13 @@ from textwrap import wrap
 import ablations
 import accuracy_pages
 import accuracy_plots
+import fitted
 import halves
 import published_rows
 from published_rows import PublishedRun
 
 from simulator.commands._saved_outcomes import SavedOutcomes
-from simulator.config.step_constants import FILE, StepConstant, step_constants
+from simulator.config.step_constants import FILE, StepConstant, arithmetic, step_constants
 from simulator.files import atomic
 from simulator.measurements.csv_tables import read
 from simulator.validate import training
@@ -30,7 +31,7 @@ TABLE = ROOT.parent / "shared" / "data" / "training.csv"
 PREDICTIONS = HERE / "predictions.csv"
 TEXTS = (HERE / "report.md", ROOT / "docs" / "accuracy.md", ROOT / "topologies" / FILE)
 CONSTANTS_HEAD = """# Global constants of a step, beyond those of kernels, collectives and power: at most eight, none of
-# them of a source, a model or a GPU. results/validation/make.py writes the model error.
+# them of a source, a model or a GPU. results/validation/make.py fits and writes them.
 constants:
 """
 OUTCOMES = ROOT / "results" / "_scratch" / "published_runs.jsonl"
@@ -47,12 +48,16 @@ def predict(most: int, varied: int) -> None:
     runs = published_rows.predicted(table, rows, saved)
     chosen = [row for row in rows if row["tier"] in published_rows.HEADLINE]
     ids = {row["id"] for row in published_rows.thinned(chosen, varied)}
-    published_rows.write(ablations.with_variants(runs, rows, ids, saved), PREDICTIONS)
+    runs = ablations.with_variants(runs, rows, ids, saved)
+    published_rows.write(runs, PREDICTIONS)
+    found = fitted.constant(accuracy_pages.headline_runs(runs)).value
+    if found != arithmetic():
+        print(f"{fitted.NAME}: {found} fits better than {arithmetic()}, with which these steps were predicted: predict again")
 
 
-def constants_file(model_error: StepConstant) -> str:
-    """The file of the global constants of steps, of which the model error is written anew."""
-    return CONSTANTS_HEAD + "".join(map(entry, ({**step_constants(), model_error.name: model_error}).values()))
+def constants_file(*made: StepConstant) -> str:
+    """The file of the global constants of steps, of which those made from published steps are written anew."""
+    return CONSTANTS_HEAD + "".join(map(entry, ({**step_constants(), **{one.name: one for one in made}}).values()))
 
 
 def entry(constant: StepConstant) -> str:
@@ -66,8 +71,9 @@ def entry(constant: StepConstant) -> str:
 
 def pages(runs: Sequence[PublishedRun]) -> dict[Path, str]:
     """Every file of text that the predictions make."""
-    constant = halves.model_error_constant(accuracy_pages.headline_runs(runs))
-    made = accuracy_pages.report(runs, constant), accuracy_pages.accuracy(runs, constant), constants_file(constant)
+    chosen = accuracy_pages.headline_runs(runs)
+    constant, factor = halves.model_error_constant(chosen), fitted.constant(chosen)
+    made = accuracy_pages.report(runs, constant), accuracy_pages.accuracy(runs, constant), constants_file(factor, constant)
     return dict(zip(TEXTS, made, strict=True))
 
 

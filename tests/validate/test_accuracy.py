@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simulator.config.document import Document
 from simulator.config.named_parts import Trust
 from simulator.config.scenario import from_document
-from simulator.config.step_constants import model_error
+from simulator.config.step_constants import model_error, step_constants
 from simulator.measurements.training_rows import scenario_of
 from simulator.validate import training
 from simulator.validate.report import compare_rows
@@ -90,6 +90,17 @@ def test_a_factor_removes_a_common_error_and_a_constant_mfu_fits_runs_of_one_mfu
     assert halves.two_way(runs, baselines.factor, baselines.error_without).p90 == pytest.approx(0.0, abs=1e-12)
     assert halves.two_way(runs, baselines.constant_mfu, baselines.mfu_error).p90 == pytest.approx(0.0, abs=1e-12)
     assert baselines.implied_mfu(runs[0]) == pytest.approx(0.4)
+
+
+def test_the_factor_on_arithmetic_is_what_published_steps_ask_for() -> None:
+    """Steps of nothing but arithmetic, alone a fifth too fast."""
+    shipped = step_constants()[made.fitted.NAME].value
+    runs = [run(i, 0.8 * shipped - 1, source=f"source {i % 4}", variants={made.fitted.ALONE: 0.8}) for i in range(12)]
+    assert made.fitted.factor(runs) == 1.25
+    assert halves.two_way(runs, made.fitted.factor, made.fitted.error).median == pytest.approx(0.0, abs=1e-12)
+    found = made.fitted.constant(runs)
+    assert (found.value, found.interval) == (1.25, (1.25, 1.25))
+    assert made.fitted.constant([run(0, 0.1)]) == step_constants()[made.fitted.NAME]
 
 
 def test_speeds_are_compared_relative_to_1f1b_and_to_the_smallest_run() -> None:
