@@ -59,9 +59,9 @@ same kernels on other multiprocessors. Estimated by leaving out one GPU at a tim
 GEMMs, 0.12 to attention and 0.08 to memory-bound operators; V100 and T4 add 0.1 to memory-bound operators of each other, the
 GDDR board L4 adds 0.3 to GEMMs. Other GPUs add the family's `far_sigma`."""
 PLAIN_SIGMA = 0.33
-"""Relative error added by borrowing fp32 without tensor cores from another architecture: with one of six GPUs left out, 68% of its
-rows are off by less than 0.37, to which the fits add 0.15. The rows were timed in eager PyTorch on hosts of several speeds, and how
-often operands are read again differs between boards."""
+"""Relative error added by borrowing fp32 without tensor cores from another architecture: with one of six GPUs left out, 68% of
+its rows are off by less than 0.37, to which the fits add 0.15. The rows were timed in eager PyTorch on hosts of several speeds,
+and how often operands are read again differs between boards."""
 ROOFLINE_SIGMA = 0.4
 """Relative error of the default constants of a family without measurements."""
 AMPERE_ON_LATER = 0.45
@@ -167,8 +167,8 @@ def libraries_of(fits: Iterable[Fit], family: str) -> tuple[str, ...]:
 
 def _runs_others(gpu: Gpu, library: FitLibrary, kernels: KernelFamily, named: str) -> bool:
     """Whether a library was measured only on GPUs that run other kernels, while other libraries were measured on GPUs that run
-    the same kernels: the library then does not run here, or runs other kernels. Kernels for Ampere run on all later GPUs, and what
-    is compiled for each GPU on all.
+    the same kernels: the library then does not run here, or runs other kernels. Kernels for Ampere run on all later GPUs, and
+    what is compiled for each GPU on all.
     """
     if named in (*kernels.for_ampere, *kernels.compiled):
         return False

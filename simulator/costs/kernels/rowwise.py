@@ -107,8 +107,8 @@ Quantise: the casts that are separated from FP8 GEMMs in results/kernels.
 """
 LOOKUPS = ("embedding",)
 FEW_IDS = 16
-"""Most ids of a look-up for which PyTorch has a kernel of its own (pytorch/pytorch@006048e, aten/src/ATen/native/cuda/Indexing.cu,
-`index_select_out_cuda_impl`): its threads belong to columns and read id after id, so that 16 ids take longer than 17."""
+"""Most ids of a look-up for which PyTorch has a kernel of its own (`index_select_out_cuda_impl`, pytorch/pytorch@006048e,
+aten/src/ATen/native/cuda/Indexing.cu): its threads belong to columns and read id after id, so that 16 ids take longer than 17."""
 ONE_ID = "one_id_"
 """Prefix of backward look-ups whose ids were all the same, as in some tables: every gradient is added to one row, the worst case.
 The times of runs do not use these rows."""
