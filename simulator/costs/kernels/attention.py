@@ -253,6 +253,11 @@ class AttentionFamily(KernelFamily):
         return sum(_pass_s(constants, machine, kernel, launches, backward=backward) for backward in (False, True))
 
     def estimate(self, estimator: Estimator, machine: Machine, kernel: Attention, chosen: SelectedFit) -> Estimate:
+        narrower = kernel.head_dim < chosen.fit.ranges.get("head_dim", (0, 0))[0]
+        if chosen.fit.library in self.compiled and chosen.owner != estimator.gpu.name and narrower:
+            # timed on wide heads only, whose blocks are smaller: narrow heads are those of the usual library
+            usual = replace(estimator, options=replace(estimator.options, library=""))
+            return self.estimate(usual, machine, kernel, usual.selected(self.name))
         chosen = self.in_sixteen_bits(estimator, chosen, lambda constants: self.kernel_s(constants, estimator, machine, kernel))
         backward, timed = kernel.part is not Part.FORWARD, chosen.fit.backward_rows > 0
         time_s = _pass_s(chosen.fit.constants, machine, kernel, estimator.options.launches, backward=backward)
