@@ -28,6 +28,7 @@ from simulator.costs.kernels.attention import (
     CACHE_US,
     HEAD_MULTIPLE,
     PAGED,
+    REFERENCE_WIDTH,
     SIXTEENS,
     AttentionConstants,
     scaled_both_ways,
@@ -64,8 +65,8 @@ PACKED = ("flash_attention", "fa3", "vllm_flash_attn_fa3")
 LEAST_ROWS = 40
 """Rows of an attention library on a GPU from which constants are fitted."""
 ATTENTION_BACKWARD = {"hopper": 2.8, "blackwell": 2.5}
-"""Attention's backward over its forward where the rows to fit are missing. H100: FlashAttention 3's published charts, 2.7 to
-2.9. B200: SimuMax has 2.0 to 2.3 at 128-wide heads and 3.2 at 192, and less than 2.5, the ratio of flop, is implausible."""
+"""Attention's backward over its forward on 128-wide heads where the rows to fit are missing. H100: FlashAttention 3's published
+charts, 2.7 to 2.9. B200: SimuMax has 2.0 to 2.3, and 3.2 at 192; less than 2.5, the ratio of flop, is implausible."""
 BACKWARD_FROM = {
     "hopper": "charts of FlashAttention 3 (arXiv 2407.08608), transcribed",
     "blackwell": "MooreThreads/SimuMax@4dcaae5",
@@ -236,7 +237,8 @@ def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> tuple[At
 
 
 def backward_over_forward(rows: pd.DataFrame) -> float:
-    """The median over shapes that were timed in both directions."""
+    """The median over shapes that were timed in both directions, of heads of the usual width."""
+    rows = rows[rows.head_dim == REFERENCE_WIDTH]
     shape = ["batch", "seq", "heads", "kv_heads", "head_dim", "causal"]
     forward, backward = (rows[rows.op == op].set_index(shape).seconds for op in ("attention_fwd", "attention_bwd"))
     return float((backward / forward).median())

@@ -1,4 +1,4 @@
-"""Pointwise kernels, look-ups and what is fitted beside them, for make.py: from rows of eager PyTorch in fp32, one operator each.
+"""Pointwise kernels and what is fitted beside them, for make.py: from rows of eager PyTorch in fp32, one operator each.
 
 What the framework takes around an operator is fitted with the pointwise kernels, forward, and so are blind to backward rows. A
 backward pass takes so many times as long as a pointwise kernel of its bytes: per GPU, by its rows that are at least as long as
@@ -20,7 +20,7 @@ from simulator.config import shipped_fits
 from simulator.costs.kernels.family import Fit
 from simulator.costs.kernels.gpu_model import Machine
 from simulator.costs.kernels.gpu_model import machine as machine_of
-from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, is_one_by_one, lookup_s, rowwise_s
+from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, is_one_by_one, rowwise_s
 from simulator.kernels import Rowwise
 from simulator.measurements.kernel_words import (
     GEMMS_BACKWARD,
@@ -55,7 +55,7 @@ TOLD_BELOW_US = 300.0
 
 
 def fits(table: pd.DataFrame) -> Iterator[tuple[str, Fit]]:
-    """Pointwise kernels and look-ups of every GPU where some were measured."""
+    """Pointwise kernels of every GPU where some were measured."""
     fit = table[(table.role == "fit") & (table.dtype == "fp32")].assign(op_name=table.variant.str.split().str[-1])
     moved = fit.m * fit.n * WIDTH["fp32"] * np.where(fit.op_name.isin(BINARY), 3, 2)
     for gpu, rows in fit[(fit.op == "elementwise") & fit.op_name.isin(POINTWISE)].groupby("owner"):
@@ -67,9 +67,7 @@ def fits(table: pd.DataFrame) -> Iterator[tuple[str, Fit]]:
 
         as_timed, _ = fit_constants(RowwiseConstants(), {"launch_us": 1.0, "stream": 1.0}, predict, time)
         c = replace(as_timed, launch_us=USUAL_LAUNCH_US)
-        found, everything = fit[(fit.op == "embedding") & (fit.owner == gpu)], fit[fit.owner == gpu]
-        if len(found):
-            c = replace(c, lookup_cycles=lookup(c, str(gpu), found))
+        everything = fit[fit.owner == gpu]
         errors = np.abs(predict(as_timed, None) / time - 1)
         sigma = max(0.05, float(np.quantile(errors, 0.68)))
         about = (sigma, {"bytes": (0.0, float(own.max()))}, len(rows), "sitar-lab/NeuSight@6945927")
@@ -124,12 +122,3 @@ def named(row: Any) -> str:
 def kernel(row: Any) -> Rowwise:
     """What a row of a memory-bound operator timed, as `trainsim validate` and `trainsim calibrate fit` read it."""
     return rowwise_of(Probe(table_name(row.op), row.dtype, int(row.m), int(row.n), variant=row.variant))
-
-
-def lookup(c: RowwiseConstants, gpu: str, rows: pd.DataFrame) -> float:
-    """Cycles of a multiprocessor for an element looked up: the slope of time over elements, with a floor of its own."""
-    elements = (rows.m * rows.n).to_numpy()
-    slope, _ = np.polyfit(elements, rows.seconds, 1, w=1 / rows.seconds)
-    on, most = machine_of(shipped_fits.gpu(gpu)), elements.max()
-    cycle_s = lookup_s(replace(c, launch_us=0.0, lookup_cycles=1.0), on, most, 0.0) / most
-    return float(slope / cycle_s)

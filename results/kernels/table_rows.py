@@ -20,7 +20,7 @@ from simulator.costs.kernels.gpu_model import Machine
 from simulator.costs.kernels.gpu_model import machine as machine_of
 from simulator.errors import UserError
 from simulator.measurements.attention_libraries import cached_s, turns_queries
-from simulator.measurements.kernel_words import INNER_SECOND, turns_of
+from simulator.measurements.kernel_words import GROUPED_ACTIVATIONS, GROUPED_WEIGHTS, INNER_SECOND, turns_of
 from simulator.measurements.timing_loops import loop_of
 from simulator.units import US_PER_S
 
@@ -54,7 +54,11 @@ def measured(paths: Iterable[Path]) -> pd.DataFrame:
     table["batch"] = table.batch.fillna(1.0)
     second = table.op.isin(["gemm", "bmm"]) & table.variant.str.match(INNER_SECOND)
     table["row_n"] = table.n
+    grouped = table.op == "grouped_gemm"
+    second |= grouped & table.variant.str.contains(GROUPED_ACTIVATIONS)
     table.loc[second, ["n", "k"]] = table.loc[second, ["k", "n"]].to_numpy()
+    weights = grouped & table.variant.str.contains(GROUPED_WEIGHTS)
+    table.loc[weights, ["m", "n", "k"]] = table.loc[weights, ["n", "k", "m"]].to_numpy()
     table["top_k"] = pd.to_numeric(table.variant.str.extract(r"topk(\d+)")[0])
     table["launches"] = launches(table)
     te = table.variant.str.contains("v_head_dim=128", regex=False)

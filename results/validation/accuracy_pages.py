@@ -171,7 +171,7 @@ def splits(runs: Sequence[PublishedRun]) -> list[str]:
     chosen = sample(runs)
     rows = [
         f"kernels alone | {percents(halves.headline(chosen, lambda run: fitted.error(run, 1.0)))}",
-        f"the factor that ships, on the sources to which it was fitted | {percents(halves.headline(chosen, lambda run: run.error))}",
+        f"the factor that ships, on the sources it was fitted to | {percents(halves.headline(chosen, lambda run: run.error))}",
         f"fitted to one half of the sources, on the other half | {percents(halves.two_way(chosen, fitted.factor, fitted.error))}",
     ]
     return table("steps of the sample | median | p90 | bias", rows)
@@ -271,8 +271,8 @@ SECTIONS: Mapping[str, tuple[str, str, Callable[[Sequence[PublishedRun]], list[s
     ),
     "Relative results": ("What decides between two plans, and its bar.", "", relative),
     "Halves of the sources": (
-        "Sources are divided at random, 20 times. The factor on arithmetic in a step is fitted to one half and scored on the other, "
-        "both ways, on the sample of the ablations.",
+        "Sources are divided at random, 20 times. The factor on arithmetic in a step is fitted to one half and scored on the "
+        "other, both ways, on the sample of the ablations.",
         "",
         splits,
     ),

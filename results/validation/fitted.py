@@ -1,4 +1,4 @@
-"""The factor on arithmetic in a step, which is fitted to published steps: to those of the sample that were also predicted without.
+"""The factor on arithmetic in a step, which is fitted to published steps: to those that were also predicted without it.
 
 A step grows linearly with the factor, as far as the same kernels stay on its longest path: between the step of kernels alone and
 the step with the factor that ships, and a little beyond. The factor is the one with the least mean over sources of the median
@@ -19,8 +19,8 @@ ALONE = "alone"
 NAME = "arithmetic in a step"
 FACTORS = [1 + percent / 100 for percent in range(41)]
 OBTAINED = (
-    "results/validation/make.py: the factor with the least mean over sources of the median error, on a sample of {} runs of tiers "
-    "A and B, at most {} of a source; interval: {} random halves of the sources, 5% to 95%"
+    "results/validation/make.py: the factor with the least mean over sources of the median error, on a sample of {} runs of "
+    "tiers A and B, at most {} of a source; interval: {} random halves of the sources, 5% to 95%"
 )
 
 

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from ..costs.kernels.estimator import BORROWED_SIGMA, FEW_ROWS, FITTED_AS, LIBRARY_ALIASES, FitLibrary, SelectedFit, best_fit_for
 from ..costs.kernels.family import ANY, Fit, KernelFamily, RatioRows, TimedKernels, families
 from ..costs.kernels.gpu_model import Array, Machine, machine
-from ..costs.kernels.rowwise import RowwiseConstants, pointwise_s
+from ..costs.kernels.rowwise import RowwiseConstants, of_one_id, pointwise_s
 from ..errors import UserError
 from ..hardware.gpu import PEAK_OF, Gpu
 from ..kernels import Rowwise, Shape
@@ -208,6 +208,8 @@ def _key(row: Measured, kernels: tuple[Shape, ...], gpu: Gpu) -> tuple[str, str,
     if family.any_format:
         if row.is_eager:
             return f"{probe.op}: several operators, which a run has one by one"
+        if of_one_id(probe.op, probe.dtype, probe.variant):
+            return f"{probe.op}: ids that were all the same"
         return family.name, "", "" if family.is_fitted(kernels[0]) else RATIO
     if PEAK_OF.get(probe.dtype, probe.dtype) not in gpu.peak_flop_per_s:
         return f"{gpu.name} has no peak in {probe.dtype}"

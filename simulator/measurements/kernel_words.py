@@ -71,6 +71,10 @@ INNER_SECOND = re.compile(r"torch2\.1 (linear|bmm)$")
 says, (m, k) x (k, n), and these rows as long with n and k exchanged; a batched GEMM with m or k of 64 takes twice its share of
 time there, since half of a tile is empty, while n of 64 takes its share; and a GEMM of 960 x 960 x 32768 on an H100 is as slow as
 64 tiles on 132 multiprocessors."""
+GROUPED_ACTIVATIONS, GROUPED_WEIGHTS = re.compile(r"grad_act"), re.compile(r"grad_w")
+"""Variants of grouped GEMM rows that time a gradient and carry the sizes of the forward pass, m tokens of a group by n by k
+(MooreThreads/SimuMax@4dcaae5, configs/system): the gradient of the activations is (m, n) x (n, k), and that of the weights, which
+is added up in fp32, (n, m) x (m, k)."""
 VALUE_WIDTH = re.compile(r"v_head_dim=(\d{1,9})")
 """Variant of attention whose values have another width per head than its keys."""
 VARIANTS = {Part.FORWARD: ("fwd",), Part.INPUT_GRADIENT: ("dgrad",), Part.WEIGHT_GRADIENT: ("wgrad", "wgrad acc=true")}
@@ -240,9 +244,14 @@ def _needs(probe: Probe, *sizes: str) -> None:
 
 def _gemms(probe: Probe) -> tuple[Gemm, ...]:
     _needs(probe, "m", "n", "k")
-    m, n, k = probe.m, probe.n, probe.k
-    sizes = (m, k, n) if INNER_SECOND.match(probe.variant.lower()) else (m, n, k)
-    op = "gemm_wgrad" if probe.op in GEMMS and ACCUMULATES.search(probe.variant.lower()) else probe.op
+    m, n, k, variant = probe.m, probe.n, probe.k, probe.variant.lower()
+    if probe.op == "grouped_gemm" and GROUPED_WEIGHTS.search(variant):
+        sizes = (n, k, m)
+    elif INNER_SECOND.match(variant) or (probe.op == "grouped_gemm" and GROUPED_ACTIVATIONS.search(variant)):
+        sizes = (m, k, n)
+    else:
+        sizes = (m, n, k)
+    op = "gemm_wgrad" if probe.op in GEMMS and ACCUMULATES.search(variant) else probe.op
     return gemms_of(op, sizes, probe.batch or 1, element_bytes(probe.dtype))
 
 

@@ -381,6 +381,6 @@ class Fidelity(Declared):
     ] = "sustained"
     calibration: Annotated[
         Literal["steps", "kernels"],
-        "steps: arithmetic takes longer than alone, by one factor that was fitted to published steps; kernels: no number that was "
-        "fitted to a step counts",
+        "steps: arithmetic takes longer than alone, by one factor that was fitted to published steps; kernels: no number that "
+        "was fitted to a step counts",
     ] = "steps"

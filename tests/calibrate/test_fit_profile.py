@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.calibrate import fit_table
 from simulator.calibrate.bench import kernel_grid
-from simulator.calibrate.fit_profile import GpuProfile, profile
+from simulator.calibrate.fit_profile import GpuProfile, groups, profile
 from simulator.config import catalog, shipped_fits
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s
 from simulator.costs.kernels.deep_gemm import spilled_s
@@ -205,6 +206,20 @@ def test_rows_of_several_operators_tell_nothing_about_one_kernel(mark: dict[str,
     found = profile(rows, shipped_fits.gpu(GPU), shipped_fits.shipped())
     assert "rmsnorm" not in found.fits[0].fit.ratios
     assert found.unused["rmsnorm: several operators, which a run has one by one"] == 18
+
+
+def test_look_ups_of_one_id_fit_nothing() -> None:
+    """The cache holds what they read; others in the same table do."""
+    add, one_id = (Probe(op, "fp32", 4096, 4096, variant=word) for op, word in (("elementwise", "add"), ("embedding", "fwd")))
+    sizes = [(m, 4096) for m in (2048, 4096, 8192, 16384)]
+    rows = [Measured("H100-SXM", replace(probe, m=m, n=n), m * 1e-7) for probe in (add, one_id) for m, n in sizes]
+    unused, others = Counter[str](), Counter[str]()
+    (made,) = groups(rows, shipped_fits.gpu(GPU), unused)
+    assert unused == {"embedding: ids that were all the same": 4}
+    assert {row.probe.op for row in made.rows} == {"elementwise"}
+    (made,) = groups([replace(row, probe=replace(row.probe, variant="")) for row in rows], shipped_fits.gpu(GPU), others)
+    assert not others
+    assert {row.probe.op for row in made.rows} == {"elementwise", "embedding"}
 
 
 def test_without_pointwise_kernels_ratios_are_to_those_that_ship() -> None:

@@ -118,9 +118,6 @@ def report() -> Any:
     return compare_rows(kernels, csv_tables.read(TABLE), TABLE.name)
 
 
-OF_EQUAL_IDS = pytest.mark.xfail(strict=True, reason="17%: the look-up of the nearest board was fitted to rows of equal ids")
-
-
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "gpu, op, percent",
@@ -128,7 +125,7 @@ OF_EQUAL_IDS = pytest.mark.xfail(strict=True, reason="17%: the look-up of the ne
         ("A100-SXM-80", "rmsnorm", 12),
         ("A100-SXM-80", "swiglu", 12),
         ("A100-SXM-80", "rope", 12),
-        pytest.param("A100-SXM-80", "embedding", 12, marks=OF_EQUAL_IDS),
+        ("A100-SXM-80", "embedding", 12),
         ("A100-SXM-80", "layernorm", 12),
         ("H100-SXM", "rmsnorm", 12),
         ("H100-SXM", "rope", 12),

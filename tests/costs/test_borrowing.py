@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from simulator.config import shipped_fits
-from simulator.costs.kernels.estimator import Estimator, FitLibrary, Options, best_fit_for
+from simulator.costs.kernels.estimator import PLAIN_SIGMA, Estimator, FitLibrary, Options, best_fit_for
+from simulator.costs.kernels.gemm import FAMILY as GEMM
 from simulator.costs.kernels.gpu_model import cached_share, clock_per_s, fetched_s, machine
 from simulator.costs.kernels.rowwise import OPERATOR_US
-from simulator.kernels import Gemm
+from simulator.kernels import Attention, Gemm
 
 SHELF = shipped_fits.shipped()
 LARGE = Gemm(8192, 8192, 8192, 4)
@@ -53,3 +54,24 @@ def test_two_partitions_hold_less_and_a_cache_is_no_slower_than_memory() -> None
         assert fetched_s(a100, share * a100.cache_bytes) <= share * a100.cache_bytes / a100.bytes_per_s * (
             1 + 1e-9
         )  # TOLERANCE: rounding
+
+
+def test_kernels_in_triton_are_borrowed_from_any_gpu() -> None:
+    """They are compiled for each. Other kernels for one generation are replaced by what runs here."""
+    h200, rest = shipped_fits.gpu("h200"), without("h200")
+    for named, taken in {"triton": "triton", "triton_kv_fp8": "triton_kv_fp8", "trtllm_mha": "fa3"}.items():
+        assert best_fit_for(h200, rest, "attention", "bf16", named).fit.library == taken
+
+
+def test_triton_is_borrowed_for_heads_as_wide_as_those_timed_only() -> None:
+    by = Estimator(shipped_fits.gpu("h100"), "bf16", SHELF, Options("triton"))
+    usual = replace(by, options=Options())
+    narrow, wide = (Attention(1, 4096, 16, 16, width, True, 2) for width in (128, 256))
+    assert by.estimate(narrow) == usual.estimate(narrow)
+    assert by.estimate(wide).seconds > 2 * usual.estimate(wide).seconds
+
+
+def test_fp32_of_another_architecture_is_less_certain_than_tensor_cores_and_boards_alike() -> None:
+    v100 = shipped_fits.gpu("v100-pcie-32gb")
+    assert best_fit_for(v100, without(v100.name), "gemm", "fp32").borrowed_sigma == PLAIN_SIGMA > GEMM.far_sigma
+    assert best_fit_for(shipped_fits.gpu("a100-pcie-40gb"), without("a100-pcie-40gb"), "gemm", "fp32").borrowed_sigma < 0.2

@@ -20,7 +20,7 @@ from simulator.costs.kernels.experts import moe_s
 from simulator.costs.kernels.gemm import GemmConstants
 from simulator.costs.kernels.gpu_model import machine
 from simulator.errors import UserError
-from simulator.kernels import Attention, Experts, Gemm
+from simulator.kernels import Attention, Experts, Gemm, Part
 from simulator.measurements.kernel_table import Measured, probe_of, text
 from simulator.measurements.kernel_words import Probe, kernels_of
 from simulator.validate import kernels, report
@@ -67,6 +67,21 @@ def test_every_row_of_the_shared_table_is_a_kernel() -> None:
         probes = {probe_of(one) for one in csv.DictReader(file)}
     strange = {(probe.op, probe.variant.partition(" ")[0]) for probe in probes if not kernels_of(probe)}
     assert not strange
+
+
+def test_gradients_of_groups_carry_the_sizes_of_the_forward_pass() -> None:
+    """The gradient of weights is n by k over m tokens, and is added up in fp32."""
+    found = {
+        variant: kernels_of(Probe("grouped_gemm", "bf16", 616, 3072, 5120, 40, variant=variant))
+        for variant in ("fwd", "bwd_grad_act", "bwd_grad_w")
+    }
+    shapes = {name: [(g.m, g.n, g.k, g.batch) for g in gemms if isinstance(g, Gemm)] for name, gemms in found.items()}
+    assert shapes == {
+        "fwd": [(616, 3072, 5120, 40)],
+        "bwd_grad_act": [(616, 5120, 3072, 40)],
+        "bwd_grad_w": [(3072, 5120, 616, 40)],
+    }
+    assert [gemm.part for gemm in found["bwd_grad_w"] if isinstance(gemm, Gemm)] == [Part.WEIGHT_GRADIENT]
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,12 @@ REFERENCE_WIDTH = 128
 """Head width of the GEMMs that serve as the unit of the cost of an exponential."""
 SPLITS = (1, 2, 4, 8, 16, 32)
 FORWARD_GEMMS, BACKWARD_GEMMS = 2, 5
+LEAST_BACKWARD = BACKWARD_GEMMS / FORWARD_GEMMS
+"""Least time of the backward pass over that of the forward pass, on heads of any width: that of their flop."""
+WIDENING = 0.3
+"""Power of the width of a head with which backward over forward grows: wide heads leave room for fewer rows and keys in a block.
+On an A100, over heads of 128: 1.09 to 1.12 times on heads of 192 (MooreThreads/SimuMax@4dcaae5), and 0.84 on heads of 64, from
+the sums of both passes of FlashAttention 2 (Dao-AILab/flash-attention@0251105)."""
 MULTIPLY_ADD_FLOP = 2.0
 """Flop of a multiply-add."""
 EXPONENTIAL_SHARE = 2 / 3
@@ -106,7 +112,7 @@ class AttentionConstants:
     limited: float = constant(1.0, positive=True, optional=True)
     """Factor on the time of the arithmetic on a board with another limit of power than the measured board."""
     backward: float = constant(2.8, 0.7, sometimes=True, positive=True)
-    """Time of the backward pass over the time of the forward pass, without launches."""
+    """Time of the backward pass over the time of the forward pass, on heads of REFERENCE_WIDTH, without launches."""
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
     """Slowdown of heads whose width is not a multiple of HEAD_MULTIPLE, for which libraries may have another kernel."""
     odd_ramp: float = constant(1.0, 1.0, sometimes=True, optional=True)
@@ -158,9 +164,16 @@ def attention_s(
     scores = batch * heads * seq * (np.where(causal > 0, (seq + 1) / 2, seq) + prefix)
     gemms = BACKWARD_GEMMS if backward else FORWARD_GEMMS
     ideal_s = MULTIPLY_ADD_FLOP * gemms * scores * head_dim / machine.flop_per_s
-    factor = constants.backward if backward else 1.0
+    factor = backward_over_forward(constants, head_dim) if backward else 1.0
     took_s: Array = constants.launch_us / US_PER_S + np.maximum(factor * kernel_s, ideal_s)
     return took_s
+
+
+def backward_over_forward(constants: AttentionConstants, head_dim: ArrayLike) -> Array:
+    """Time of the backward pass over the time of the forward pass, without launches."""
+    wider = np.asarray(_padded(constants, np.asarray(head_dim, dtype=np.float64)) / REFERENCE_WIDTH)
+    found: Array = np.maximum(constants.backward * wider**WIDENING, min(constants.backward, LEAST_BACKWARD))
+    return found
 
 
 def _working(constants: AttentionConstants, machine: Machine, sizes: list[Array]) -> Array:
@@ -184,10 +197,7 @@ def _working(constants: AttentionConstants, machine: Machine, sizes: list[Array]
 def _per_row(constants: AttentionConstants, machine: Machine, head_dim: Array) -> tuple[Array, Array, Array]:
     """Seconds per row of queries on one multiprocessor: per key with many blocks, per key in a single walk, and for the ramp."""
     per_sm = machine.flop_per_s / machine.sms
-    compiled = np.array([*WIDTHS[constants.widths], np.inf])
-    padded = compiled[np.searchsorted(compiled, head_dim)]
-    padded = np.where(np.isinf(padded), np.ceil(head_dim / HEAD_MULTIPLE) * HEAD_MULTIPLE, padded)
-    product_s = MULTIPLY_ADD_FLOP * FORWARD_GEMMS * padded / (constants.compute * per_sm)
+    product_s = MULTIPLY_ADD_FLOP * FORWARD_GEMMS * _padded(constants, head_dim) / (constants.compute * per_sm)
     exponential_s = constants.exponential * MULTIPLY_ADD_FLOP * FORWARD_GEMMS * REFERENCE_WIDTH / per_sm
 
     def both(products_s: Array) -> Array:
@@ -200,6 +210,13 @@ def _per_row(constants: AttentionConstants, machine: Machine, head_dim: Array) -
         slower * constants.walk * both(constants.walk_products * product_s),
         ramps * constants.ramp * exponential_s,
     )
+
+
+def _padded(constants: AttentionConstants, head_dim: Array) -> Array:
+    """The widths that heads are padded to."""
+    compiled = np.array([*WIDTHS[constants.widths], np.inf])
+    padded = compiled[np.searchsorted(compiled, head_dim)]
+    return np.where(np.isinf(padded), np.ceil(head_dim / HEAD_MULTIPLE) * HEAD_MULTIPLE, padded)
 
 
 def _spread(constants: AttentionConstants, machine: Machine, blocks: Array, times: tuple[Array, Array, float]) -> Array:
@@ -228,6 +245,7 @@ class AttentionFamily(KernelFamily):
     slower_libraries: ClassVar = {"fa1": ("flash_attention", 1.7)}
     """FlashAttention 1 is 1.7 times as slow as 2, as the second paper (arXiv 2307.08691) shows and runs of 2023 confirm."""
     for_ampere = FOR_AMPERE
+    compiled = ("triton", "triton_kv_fp8")
 
     def kernel_s(self, constants: AttentionConstants, estimator: Estimator, machine: Machine, kernel: Attention) -> float:
         """Seconds of both passes, since the same library serves both passes."""
@@ -235,6 +253,11 @@ class AttentionFamily(KernelFamily):
         return sum(_pass_s(constants, machine, kernel, launches, backward=backward) for backward in (False, True))
 
     def estimate(self, estimator: Estimator, machine: Machine, kernel: Attention, chosen: SelectedFit) -> Estimate:
+        narrower = kernel.head_dim < chosen.fit.ranges.get("head_dim", (0, 0))[0]
+        if chosen.fit.library in self.compiled and chosen.owner != estimator.gpu.name and narrower:
+            # timed on wide heads only, whose blocks are smaller: narrow heads are those of the usual library
+            usual = replace(estimator, options=replace(estimator.options, library=""))
+            return self.estimate(usual, machine, kernel, usual.selected(self.name))
         chosen = self.in_sixteen_bits(estimator, chosen, lambda constants: self.kernel_s(constants, estimator, machine, kernel))
         backward, timed = kernel.part is not Part.FORWARD, chosen.fit.backward_rows > 0
         time_s = _pass_s(chosen.fit.constants, machine, kernel, estimator.options.launches, backward=backward)

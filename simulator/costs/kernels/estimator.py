@@ -58,6 +58,10 @@ BORROWED_SIGMA, SAME_KERNELS_SIGMA = 0.1, 0.2
 same kernels on other multiprocessors. Estimated by leaving out one GPU at a time (results/kernels/report.md): sisters add 0.10 to
 GEMMs, 0.12 to attention and 0.08 to memory-bound operators; V100 and T4 add 0.1 to memory-bound operators of each other, the
 GDDR board L4 adds 0.3 to GEMMs. Other GPUs add the family's `far_sigma`."""
+PLAIN_SIGMA = 0.33
+"""Relative error added by borrowing fp32 without tensor cores from another architecture: with one of six GPUs left out, 68% of
+its rows are off by less than 0.37, to which the fits add 0.15. The rows were timed in eager PyTorch on hosts of several speeds,
+and how often operands are read again differs between boards."""
 ROOFLINE_SIGMA = 0.4
 """Relative error of the default constants of a family without measurements."""
 AMPERE_ON_LATER = 0.45
@@ -146,7 +150,8 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
         abs(similarity(gpu) - similarity(owning)) < SISTER_DISTANCE
         and gpu.kernels.memory_fraction == owning.kernels.memory_fraction
     )
-    borrowed = BORROWED_SIGMA if sisters else SAME_KERNELS_SIGMA if same_kernels(gpu, owning) else kernels.far_sigma
+    far_sigma = max(kernels.far_sigma, PLAIN_SIGMA) if wanted == WITHOUT_TENSOR_CORES else kernels.far_sigma
+    borrowed = BORROWED_SIGMA if sisters else SAME_KERNELS_SIGMA if same_kernels(gpu, owning) else far_sigma
     return SelectedFit(made, owner, "transferred", math.hypot(fit.sigma, borrowed), borrowed)
 
 
@@ -162,9 +167,10 @@ def libraries_of(fits: Iterable[Fit], family: str) -> tuple[str, ...]:
 
 def _runs_others(gpu: Gpu, library: FitLibrary, kernels: KernelFamily, named: str) -> bool:
     """Whether a library was measured only on GPUs that run other kernels, while other libraries were measured on GPUs that run
-    the same kernels: the library then does not run here, or runs other kernels. Kernels for Ampere run on all later GPUs.
+    the same kernels: the library then does not run here, or runs other kernels. Kernels for Ampere run on all later GPUs, and
+    what is compiled for each GPU on all.
     """
-    if named in kernels.for_ampere:
+    if named in (*kernels.for_ampere, *kernels.compiled):
         return False
     near = [fits for owner, fits in library.fits.items() if same_kernels(gpu, library.gpus[owner])]
     found = [fit.library for fits in near for fit in fits if fit.family == kernels.name]

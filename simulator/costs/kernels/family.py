@@ -285,6 +285,8 @@ class KernelFamily(ABC):
     """Libraries without measurements: a measured library, and the factor of their time over its time."""
     for_ampere: ClassVar[tuple[str, ...]] = ()
     """Libraries written for the tensor cores of Ampere, which also run on all later GPUs."""
+    compiled: ClassVar[tuple[str, ...]] = ()
+    """Libraries whose source is compiled for each GPU, so that they run on all."""
 
     @abstractmethod
     def kernel_s(self, constants: Constants, estimator: Any, machine: Machine, kernel: Any) -> float:

@@ -5,7 +5,7 @@ over a row take a multiple of this time: a ratio of the GPU where measured, else
 limits: each thread waits for the data that it has read, so that a multiprocessor moves a fixed number of bytes per cycle at any
 memory rate; a kernel with one block per row needs a round trip to memory for each step along the row. Data that fits in the
 last-level cache was left there by the previous kernel, and moves at the rate of the cache (`gpu_model.fetched_s`). A look-up is
-bound by the arithmetic of its indices.
+bound by the arithmetic of its indices; a look-up of few ids reads one id after the other.
 
 Some rows time operators that eager PyTorch ran one by one, from an idle GPU, in fp32: `torch2.1 add`, or `gelu fwd` and
 `gelu bwd(all grads)` where a model was run operator by operator. Such a time includes the dispatch and the launch by the
@@ -13,7 +13,8 @@ framework: some microseconds of the host, the same for every operator of a machi
 microseconds are fitted beside the kernels, not in them. Backward passes move the bytes of the several kernels that autograd runs,
 counted here kernel by kernel where workloads count other bytes: such passes stream as pointwise kernels do, with a slowdown that
 is fitted per GPU under separate names. A ratio holds only for the passes with which the ratio was fitted. The ids of the look-ups
-in these rows were all the same, and a row holds the mean of a model's tables.
+in these rows were all the same, so that the cache holds what is read, and a row holds the mean of a model's tables: these rows
+fit nothing about look-ups (`of_one_id`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class RowwiseConstants:
     stream: float = constant(0.87, 1.0, scale=SHARE, positive=True, scales="memory")
     """Fraction of the memory's rate that a pointwise kernel reaches."""
     lookup_cycles: float = constant(1.75, 1.0, sometimes=True, positive=True, scales="time")
-    """Clock cycles of one multiprocessor per element of a look-up."""
+    """Clock cycles of one multiprocessor per element of a look-up. In fp16 H100 SXM takes 1.75 and A100 SXM 2.0
+    (microsoft/vidur@7d47513)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,9 @@ indices). Cross-entropy: as softmax; eager, by its passes in fp32. Adam: 34 byte
 Quantise: the casts that are separated from FP8 GEMMs in results/kernels.
 """
 LOOKUPS = ("embedding",)
+FEW_IDS = 16
+"""Most ids of a look-up for which PyTorch has a kernel of its own (`index_select_out_cuda_impl`, pytorch/pytorch@006048e,
+aten/src/ATen/native/cuda/Indexing.cu): its threads belong to columns and read id after id, so that 16 ids take longer than 17."""
 ONE_ID = "one_id_"
 """Prefix of backward look-ups whose ids were all the same, as in some tables: every gradient is added to one row, the worst case.
 The times of runs do not use these rows."""
@@ -180,11 +185,18 @@ def ratio_s(constants: RowwiseConstants, machine: Machine, bytes_moved: ArrayLik
 
 
 def lookup_s(
-    constants: RowwiseConstants, machine: Machine, elements: ArrayLike, bytes_moved: ArrayLike, kernels: int = 1
+    constants: RowwiseConstants,
+    machine: Machine,
+    ids: ArrayLike,
+    width: ArrayLike,
+    bytes_moved: ArrayLike,
+    kernels: int = 1,
 ) -> Array:
-    """Seconds of looking up rows of a table with `elements` elements in total."""
-    indexing_s = np.asarray(elements, dtype=np.float64) * constants.lookup_cycles / (machine.sms * machine.clock_per_s)
-    moving_s = np.asarray(bytes_moved, dtype=np.float64) / (constants.stream * machine.bytes_per_s)
+    """Seconds of looking up `ids` rows of a table that is `width` elements wide."""
+    ids, width, moved = columns(ids, width, bytes_moved)
+    cycles = np.where(ids <= FEW_IDS, ids * TRIP_CYCLES, ids * width * constants.lookup_cycles / machine.sms)
+    indexing_s = cycles / machine.clock_per_s
+    moving_s = moved / (constants.stream * machine.bytes_per_s)
     took_s: Array = kernels * constants.launch_us / US_PER_S + np.maximum(indexing_s, moving_s)
     return took_s
 
@@ -214,6 +226,11 @@ TRACED_PASSES: Mapping[str, float] = {"mul": 2, "truediv": 2, "pow": 2, "where":
 def is_one_by_one(dtype: str, variant: str) -> bool:
     """Whether a row is of an operator that eager PyTorch ran one by one."""
     return dtype == "fp32" and bool(ONE_BY_ONE.match(variant.strip().lower()))
+
+
+def of_one_id(op: str, dtype: str, variant: str) -> bool:
+    """Whether a row is of a look-up whose ids were all the same."""
+    return op in LOOKUPS and is_one_by_one(dtype, variant)
 
 
 def autograd(name: str, element_bytes: float) -> tuple[str, float] | None:
@@ -253,7 +270,7 @@ class RowwiseFamily(KernelFamily):
         element_bytes = SINGLE_BYTES if estimator.dtype in FORMATS_OF_RATIOS else HALF_BYTES
         speed = speed_of(kernel.op, eager=estimator.options.eager, element_bytes=element_bytes)
         if kernel.op in LOOKUPS:
-            return float(lookup_s(constants, machine, kernel.rows * kernel.columns, kernel.traffic_bytes, speed.kernels))
+            return float(lookup_s(constants, machine, kernel.rows, kernel.columns, kernel.traffic_bytes, speed.kernels))
         return float(rowwise_s(constants, machine, kernel.traffic_bytes, speed, kernel.columns))
 
     def estimate(self, estimator: Estimator, machine: Machine, kernel: Rowwise, chosen: SelectedFit) -> Estimate:
@@ -266,7 +283,8 @@ class RowwiseFamily(KernelFamily):
         else:
             found = estimator.estimate_from(chosen, self.kernel_s(constants, estimator, machine, kernel), kernel.op, sizes)
             known, more = chosen.provenance == "roofline", 0.0 if is_timed(kernel.op) else UNTIMED_SIGMA
-            known = known or (not more and chosen.fit.rows > 0)
+            told = not is_lookup(kernel.op) or estimator.is_own(chosen)
+            known = known or (told and not more and chosen.fit.rows > 0)
             lookup_sigma = LOOKUP_SIGMA if is_lookup(kernel.op) else 0.0
         found = replace(found, sigma=math.hypot(found.sigma, lookup_sigma))
         return found if known else replace(found, provenance="transferred", sigma=math.hypot(found.sigma, more))
@@ -292,8 +310,8 @@ class RowwiseFamily(KernelFamily):
         return {"bytes": kernel.traffic_bytes}
 
     def seconds(self, constants: RowwiseConstants, timed: TimedKernels, extra: Array) -> Array:
-        moved, elements = timed.column("traffic_bytes"), timed.column("rows") * timed.column("columns")
-        lookups_s = lookup_s(constants, timed.machine, elements, moved)
+        moved = timed.column("traffic_bytes")
+        lookups_s = lookup_s(constants, timed.machine, timed.column("rows"), timed.column("columns"), moved)
         others_s = pointwise_s(constants, timed.machine, moved, timed.cold)
         return timed.per_row(np.where(_are_lookups(timed), lookups_s, others_s))
 
