@@ -77,7 +77,7 @@ interval if it is off by at most two of the standard errors that are stated with
 generation of NVLink is not to be had from two others: launches and steps of B200 take half as many cycles again, which nothing in
 its description says, so that small messages come out a quarter too fast and large ones within a tenth. cluster00 sends at a
 quarter of what its NICs are sold with, the L40S server and the A40 pair at a tenth of what their links are, and no words say so:
-these three are nearly half of the mean."""
+these three are three fifths of the mean."""
 LOGS_NOTE = """The same without one log, which is another version of the library, another run or another site, of a system that
 has several: what intervals are worth where a time is claimed to be `interpolated`. (The only log of a system leaves a
 theory behind; the constants of links are fitted again, the laws are not.)"""
