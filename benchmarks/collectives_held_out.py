@@ -2,9 +2,14 @@
 
     python benchmarks/collectives_held_out.py
 
-reads ../shared/data/collectives.csv.gz. All constants are fitted again without the system's rows, those that were set by hand to
-its log included. In the second part only one log of a system is left out: another run, or another version of the library, on
-links that stay measured. A row is in its interval if it lies within two of the standard errors that are stated with the time.
+reads ../shared/data/collectives.csv.gz. A system that is left out loses all its rows, and what was set by hand to its log (by
+system, in results/collectives/described_links.py: shares of PCIe, rates of pairs, the norm of two bottlenecks, trees over two
+nodes, the time per peer, the plug-in of EFA). Fabrics, curves and laws are then fitted again to the rows of all other systems
+whose role is `fit`, those on the same fabric included: without HGX H100 the all-reduces of p5 stay, and links that a few rows are
+left of are fitted to these. What stays too is what no row gave: data sheets, the source of NCCL and of plug-ins, and the forms of
+the laws. Rows that are never fitted (PCIe servers, bridged pairs) are predicted in the same way. In the second part only one log
+of a system is left out: another run, or another version of the library, on links that stay measured. A row is in its interval if
+it lies within two of the standard errors that are stated with the time.
 """
 
 from __future__ import annotations

@@ -35,6 +35,10 @@ of GB200 (0.86, NVIDIA/nccl#1801); `nvls_tree_efficiency` lies midway between it
 PLUGINS = {"efa": 5 * US, "gib": 2 * US, "tcpx": 30 * US, "tcpxo": 30 * US, "tcp": 5 * US}
 """What the library's transport adds to each crossing (assumed): aws-ofi-nccl over libfabric; gIB; GPUDirect-TCPX and FasTrak,
 which stage chunks through buffers of their own; NCCL's helper threads for sockets. InfiniBand has no plug-in."""
+REPORTED = {"efa": 75 * US}
+"""What a plug-in tells NCCL of the latency of its network, whatever that is: aws-ofi-nccl 75 us on p4d and p5, 35 on p5en
+(src/platform-aws.cpp of aws/aws-ofi-nccl@2daf7d3). NCCL's own transports for InfiniBand and sockets report none (src/transport of
+NVIDIA/nccl, 2.28.3); of the others it is not known."""
 PROXY_S = 6 * US
 """Where the cost of NCCL's proxy thread, GPU to NIC and NIC to GPU, starts."""
 
@@ -44,8 +48,8 @@ def inside(name: str, rate: float, about: str, source: str, **changes: Any) -> F
 
 
 def across(name: str, nic: float, nics: int, about: str, source: str, **changes: Any) -> Fabric:
-    usual = {"efficiency": 0.95, "uncertainty": ONE_LOG, "plugin_s": PLUGINS.get(name, 0.0)}
-    network = Across(name, nic * GB, nics, PROXY_S, **{**usual, **changes})
+    plugin = {"plugin_s": PLUGINS.get(name, 0.0), "reported_s": REPORTED.get(name, 0.0)}
+    network = Across(name, nic * GB, nics, PROXY_S, **{"efficiency": 0.95, "uncertainty": ONE_LOG, **plugin, **changes})
     return Fabric(name, about, "theoretical", source, across=network)
 
 

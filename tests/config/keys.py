@@ -399,6 +399,7 @@ FABRIC_CASES: dict[str, Case] = {
     "across.rendezvous_size": Case("1 MiB"),
     "across.sharp": Case(True),
     "across.plugin": Case("5 us"),
+    "across.reported": Case("75 us", {"inside.nvls_efficiency": 0.7, "across.nvls": True}),
     "across.alltoall": Case(0.5),
     "across.crowd": Case(0.1),
     "across.tree_efficiency": Case(0.3, TREE),

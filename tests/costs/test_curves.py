@@ -620,11 +620,12 @@ def test_a_system_that_was_left_out_is_predicted(make: ModuleType) -> None:
         errors.setdefault((row.system, row.place), []).append(row.error)
     medians = {key: median(map(abs, values)) for key, values in errors.items()}
     inside = [value for (_, where), value in medians.items() if where == "inside"]
-    assert sum(inside) / len(inside) <= 0.13
+    assert sum(inside) / len(inside) <= 0.12
     assert overall(errors, "inside") <= 0.15
-    assert overall(errors, "across") <= 0.14
+    assert overall(errors, "across") <= 0.125
     assert 0.88 <= mean(row.sigmas <= 2 for row in judged) <= 0.94
     assert medians.pop(("H100 cluster00", "across")) < 0.75, "sends at a quarter of its NICs: words do not tell, known to fail"
+    assert medians["HGX H100", "inside"] <= 0.125, "p5 shares its links, and tells of no pipeline"
     assert max(medians.values()) <= 0.19
 
 

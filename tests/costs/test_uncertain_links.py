@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.config import fabric_files
 from simulator.costs.collectives import theory
-from simulator.costs.collectives.curves import ACROSS_SIGMA, log_sigma, theory_sigma, uncontended_time
+from simulator.costs.collectives.curves import (
+    ACROSS_SIGMA,
+    DIRECT_SIGMA,
+    EXCHANGE_ACROSS_SIGMA,
+    NVLINK_SIGMA,
+    PCIE_SIGMA,
+    log_sigma,
+    theory_sigma,
+    uncontended_time,
+)
 from simulator.costs.collectives.link_constants import Across, Inside
-from simulator.costs.collectives.theory import ALGORITHMS, KINDS, RACK_PIECE_BYTES, Call, taken
+from simulator.costs.collectives.theory import ALGORITHMS, EXCHANGES, KINDS, RACK_PIECE_BYTES, Call, taken
 from simulator.units import GIB, KIB, MIB
 
 from ..small_scenarios import time_collective
@@ -41,9 +50,17 @@ def test_a_plug_in_is_paid_at_every_crossing_as_a_longer_wire_is(call: Call, ins
 def test_rates_that_are_less_certain_widen_the_interval(call: Call, inside: Inside, across: Across, more: float) -> None:
     """By what they change of the time: by less than their own error, and not at all where they are certain."""
     certain, doubtful, worse = (replace(across, uncertainty=u) for u in (0.0, 0.2, 0.2 + more))
-    assert theory_sigma(call, inside, certain) == ACROSS_SIGMA
+    sigma = EXCHANGE_ACROSS_SIGMA if call.kind in EXCHANGES else ACROSS_SIGMA
+    assert theory_sigma(call, inside, certain) == sigma
     assert theory_sigma(call, inside, certain) <= theory_sigma(call, inside, doubtful) <= theory_sigma(call, inside, worse)
-    assert theory_sigma(call, inside, doubtful) <= (ACROSS_SIGMA**2 + 0.2**2) ** 0.5 + 1e-6
+    assert theory_sigma(call, inside, doubtful) <= (sigma**2 + 0.2**2) ** 0.5 + 1e-6
+
+
+@pytest.mark.parametrize(("fabric", "links"), [("nvlink4-nvswitch", NVLINK_SIGMA), ("pcie4", PCIE_SIGMA)])
+def test_kernels_of_frameworks_are_less_certain_than_those_of_a_library(fabric: str, links: float) -> None:
+    own, of_library = (theory_sigma(Call("all_reduce", MIB, 8, 1, name), INSIDE[fabric]) for name in ("direct", "ring"))
+    assert of_library == links
+    assert own == max(links, DIRECT_SIGMA)
 
 
 def test_latency_does_not_depend_on_a_rate() -> None:

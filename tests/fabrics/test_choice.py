@@ -61,6 +61,27 @@ def test_words_lines_and_pieces_cost_what_nccl_thinks() -> None:
     assert nccl_choice.estimates("nvls", GIB, lone) == [(25.0, pytest.approx(2 * 450 * GB * 0.824 * 0.85 * 15 / 16 * 8 / 14))]
 
 
+def test_what_a_plug_in_reports_is_part_of_every_crossing_and_twice_with_pieces() -> None:
+    """Over four nodes a ring crosses six times, trees four times; in a node nothing does."""
+    over = group("hopper", 32, 4)
+    for name, crossings in (("ring", 6), ("tree", 4)):
+        without, reported = (nccl_choice.estimates(name, 8, one) for one in (over, replace(over, reported_us=75)))
+        more_us = [after - before for (before, _), (after, _) in zip(without, reported, strict=True)]
+        assert more_us == pytest.approx([crossings * 75, crossings * 75, crossings * 150])
+        assert [rate for _, rate in without] == [rate for _, rate in reported]
+    ((before, _),), ((after, _),) = (nccl_choice.estimates("nvls", 8, one) for one in (over, replace(over, reported_us=75)))
+    assert after - before == pytest.approx(4 * 150)
+    lone = group("hopper", 8, 1)
+    for name in ("ring", "tree", "nvls"):
+        assert nccl_choice.estimates(name, 8, lone) == nccl_choice.estimates(name, 8, replace(lone, reported_us=75))
+
+
+def test_trees_of_lines_last_longer_where_the_plug_in_reports_a_latency() -> None:
+    """On two nodes of p5 up to 32 MiB, as the logs of the table show; over InfiniBand trees of switches come at a thirtieth."""
+    assert taken(sim.cluster("aws-p5", nodes=2), [MIB, 32 * MIB, 64 * MIB]) == ["tree", "tree", "nvls_tree"]
+    assert taken(sim.cluster("dgx-h100", nodes=2), [MIB]) == ["nvls_tree"]
+
+
 def test_in_a_node_rings_give_way_to_a_switch_that_adds_up() -> None:
     names = taken(sim.cluster("dgx-h100", nodes=1), SIZES)
     assert names[0] == "ring"

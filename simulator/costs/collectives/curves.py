@@ -32,10 +32,13 @@ Knots = tuple[tuple[float, float], ...]
 
 FADES_OCTAVES = 2.0
 """Doublings of ranks or nodes over which a measured correction fades."""
-NVLINK_SIGMA, PCIE_SIGMA, ACROSS_SIGMA = 0.18, 0.45, 0.22
+NVLINK_SIGMA, PCIE_SIGMA, ACROSS_SIGMA = 0.18, 0.45, 0.2
 """Relative error of the theory on machines that were not used to fit it: through NVLink, through PCIe, between nodes; half of
 what nine of ten rows stay below (benchmarks/collectives_held_out.py). The error of the rate between nodes comes on top
 (`Across.uncertainty`)."""
+DIRECT_SIGMA, EXCHANGE_ACROSS_SIGMA = 0.25, 0.5
+"""The same of kernels that read their peers' memory, of which every framework has its own, and of exchanges between nodes: of two
+clusters whose all-to-alls are in the table, one reaches what its NICs are sold with and one a quarter of it."""
 LOG_SIGMA_INSIDE, LOG_SIGMA_ACROSS, LOG_SIGMA_EXCHANGE, LOG_SIGMA_DIRECT = 0.055, 0.08, 0.12, 0.2
 """Relative difference between logs of one kind of machine: another version of the library, another run, another site. Exchanges
 inside a node differ by more; of kernels that read their peers' memory there is one log of each framework (assumed)."""
@@ -130,11 +133,12 @@ def theory_sigma(call: Call, inside: Inside, across: Across | None = None, laws:
     """Relative standard error of the theory for a call. The error of the rate between nodes counts by what it changes of the
     time."""
     if call.nodes < 2 or across is None:
-        return PCIE_SIGMA if inside.to_nics else NVLINK_SIGMA
+        through_links = PCIE_SIGMA if inside.to_nics else NVLINK_SIGMA
+        return max(through_links, DIRECT_SIGMA) if call.algorithm in theory.DIRECT else through_links
     known_s = theory.seconds(call, inside, across, laws)
     slower = replace(across, efficiency=across.efficiency / (1 + across.uncertainty))
     by_rate = math.log(theory.seconds(call, inside, slower, laws) / known_s) if known_s else 0.0
-    return math.hypot(ACROSS_SIGMA, by_rate)
+    return math.hypot(EXCHANGE_ACROSS_SIGMA if call.kind in theory.EXCHANGES else ACROSS_SIGMA, by_rate)
 
 
 def log_sigma(call: Call) -> float:

@@ -83,6 +83,10 @@ class Across(Declared):
     plugin_s: Annotated[
         Latency, "latency that the library's network plug-in adds to every crossing, whatever the wire; 0 without plug-in"
     ] = 0.0
+    reported_s: Annotated[
+        Latency,
+        "latency that the network plug-in reports to NCCL, whose cost model adds it to each crossing, twice with protocol Simple",
+    ] = 0.0
     alltoall: Annotated[
         Share, "fraction of the rate of rings that an all-to-all reaches, whose many small messages load the plug-in"
     ] = 1.0

@@ -5,11 +5,11 @@ latency + bytes / bandwidth, and takes the smallest estimate. The constants are 
 constants determine the algorithm, never the simulated time. The payloads at which NCCL switches algorithms follow from the
 constants and the links; `Choice` overrides the payloads where measurements show others. The tables and formulas are retyped from
 NCCL 2.28.3 (src/graph/tuning.cc, topo.h, search.cc), whose search counts each NIC twice for a tree over two nodes, as each
-direction carries one half. Processors are assumed to be Intel's. Limits per channel, which hardly bind, and properties that a
-network plug-in reports are left out. GPUs of several hosts that one NVLink domain joins, as in a rack, are one node to NCCL too,
-which routes its rings through all of these GPUs. Every other collective has one algorithm here: rings for gathers, scatters and
-broadcasts, single messages for an all-to-all. (NCCL also considers gathers by NVSwitches, which never win in NCCL's cost model,
-and PAT, a tree for gathers and scatters of groups with one rank per node.)
+direction carries one half. Processors are assumed to be Intel's. Limits per channel, which hardly bind, and what a network
+plug-in reports but for its latency are left out. GPUs of several hosts that one NVLink domain joins, as in a rack, are one node
+to NCCL too, which routes its rings through all of these GPUs. Every other collective has one algorithm here: rings for gathers,
+scatters and broadcasts, single messages for an all-to-all. (NCCL also considers gathers by NVSwitches, which never win in NCCL's
+cost model, and PAT, a tree for gathers and scatters of groups with one rank per node.)
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ class Group:
     """Nominal rate of a GPU's links inside the node."""
     nics_bytes_per_s: float
     """Rate of all NICs that the ranks of a node use together."""
+    reported_us: float = 0.0
+    """Latency in us that the network plug-in reports: part of every crossing, twice with protocol Simple, which also flushes."""
 
 
 def generation(architecture: str, link_bytes_per_s: float) -> str:
@@ -135,18 +137,20 @@ def estimates(algorithm: str, payload_bytes: float, g: Group) -> list[tuple[floa
     of_ring = g.ranks / (2 * (g.ranks - 1))  # share of the bus rate that is left of an all-reduce
     # What NCCL grants an NVSwitch that adds up, both directions together.
     at_switch = 2 * counted * SWITCH_SHARE.get(g.generation, 0.0) * (CHANNELS - 1) / CHANNELS
+    flushed_us = 2 * g.reported_us
     if algorithm == "nvls":  # over nodes it feeds trees
         outside = both_ways if g.nodes == 2 else nics
-        return [(SWITCH_US + 2 * doublings * TREE_NETWORK_US, min(at_switch, outside) * of_ring)]
+        return [(SWITCH_US + 2 * doublings * (TREE_NETWORK_US + flushed_us), min(at_switch, outside) * of_ring)]
     if algorithm == "sharp":  # the network's switches add up: with an NVSwitch that does so too, where there is one
         if is_far and at_switch:
-            return [(SWITCH_US + SHARP_NETWORK_US, min(at_switch, nics) * of_ring)]
-        latency_us = 2 * (min(1, hops) * DIRECT_US + hops * DIRECT_PEER_US) + DIRECT_NETWORK_US
+            return [(SWITCH_US + SHARP_NETWORK_US + flushed_us, min(at_switch, nics) * of_ring)]
+        latency_us = 2 * (min(1, hops) * DIRECT_US + hops * DIRECT_PEER_US) + DIRECT_NETWORK_US + flushed_us
         return [(latency_us, min(counted, both_ways) / 2)] if is_far else []
     words = LL_GB_PER_S["hopper" if is_blackwell else g.generation][min(g.nodes, 3) - 1]
     words *= (BLACKWELL_LL if is_blackwell and not is_far else 1.0) * GB
     near = HOP_US[g.link][algorithm]
-    far = HOP_US["network"]["tree" if g.ranks == g.nodes else algorithm]  # where a node has one rank, nothing hides it
+    net = HOP_US["network"]["tree" if g.ranks == g.nodes else algorithm]  # where a node has one rank, nothing hides it
+    far = (net[0] + g.reported_us, net[1] + g.reported_us, net[2] + flushed_us)
     found = []
     if algorithm == "ring":
         bus, steps, crossings = min(counted, nics), 2 * (g.ranks - 1), 2 * (g.nodes - 1)

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from ...units import US_PER_S
 from . import nccl_choice
 from .link_constants import LAWS, Across, Inside, Laws
 
@@ -191,7 +192,8 @@ def group(call: Call, inside: Inside, across: Across | None) -> nccl_choice.Grou
     generation = inside.generation or nccl_choice.generation("", inside.bytes_per_s)
     link = "pcie" if inside.to_nics else "nvlink"
     nics = min(across.nics, math.ceil(call.per_node)) * across.nic_bytes_per_s if across else math.inf
-    return nccl_choice.Group(call.ranks, call.nodes, generation, link, rate(inside, call.per_node), nics)
+    reported_us = across.reported_s * US_PER_S if across else 0.0
+    return nccl_choice.Group(call.ranks, call.nodes, generation, link, rate(inside, call.per_node), nics, reported_us)
 
 
 def spans_racks(call: Call) -> bool:
