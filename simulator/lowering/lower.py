@@ -9,7 +9,7 @@ and reductions of the next. Only this interval is simulated (decision 010).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import groupby
 from math import lcm
@@ -317,6 +317,15 @@ def _from_norm_to_norm(order: tuple[Step, ...]) -> tuple[Step, ...]:
     """The steps of a rank from after one norm to the next norm, without waits for the first norm."""
     at = next(i for i, step in enumerate(order) if step.phase == NORM)
     passed = {key for _, key in order[at].outputs}
-    begins = [replace(step, after=tuple(key for key in step.after if key not in passed)) for step in order[at + 1 :]]
-    begins = [replace(step, waits=tuple(wait for wait in step.waits if wait[1] not in passed)) for step in begins]
+    begins = [_without(step, passed) if _awaits(step, passed) else step for step in order[at + 1 :]]
     return (*begins, *(replace(step, iteration=1) for step in order[: at + 1]))
+
+
+def _awaits(step: Step, keys: Set[Key]) -> bool:
+    return not (keys.isdisjoint(step.after) and all(key not in keys for _, key in step.waits))
+
+
+def _without(step: Step, keys: Set[Key]) -> Step:
+    """The step without its waits for some keys."""
+    after = tuple(key for key in step.after if key not in keys)
+    return replace(step, after=after, waits=tuple(wait for wait in step.waits if wait[1] not in keys))
