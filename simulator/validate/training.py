@@ -24,7 +24,7 @@ from ..errors import SimulatorError, UserError
 from ..measurements.csv_tables import Row, count, number
 from ..measurements.training_rows import COLUMNS, dtype_of, gpu_of, model_of, scenario_of
 from ..memory.account import RankMemory
-from ..simulation import estimated_effort
+from ..simulation import choose_engine, estimated_effort
 from ..simulation.memory_check import memory_of
 from ..simulation.simulate import layout_of, simulate_scenario
 from ..units import GB, GIB, TFLOP
@@ -88,7 +88,9 @@ def _simulated(texts: Sequence[str]) -> list[Outcome | str]:
     """The outcome of every scenario, or the reason why it has none."""
     if len(texts) <= FEW:
         return list(map(_run, texts))
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
+    choose_engine.load()  # processes that are forked have it then; others load it
+    processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    with ProcessPoolExecutor(processes, initializer=choose_engine.load) as pool:
         return list(pool.map(_run, texts))
 
 
