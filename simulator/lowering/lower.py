@@ -257,8 +257,9 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
     if kernel is None:
         return
     name = f"{layer}.{op.name}" if layer >= 0 else op.name
-    compute = Compute(
-        name=name,
+    forward, inputs = part is Part.FORWARD, part is Part.INPUT_GRADIENT
+    yield Compute(
+        name=name if forward else f"{name}.{'dgrad' if inputs else 'wgrad'}",
         operator=name,
         streams=(COMPUTE,),
         layer=layer,
@@ -270,12 +271,11 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
         adapter=op.adapter,
         matrices=op.matrices,
         listed=op.listed,
+        parameters=op.parameters if forward else 0,
+        whole_parameters=op.whole_parameters if forward else 0,
+        held_bytes=op.saved_bytes if forward else 0,
+        adds_gradient=not forward and (op.fused_weight_gradient or not inputs),
     )
-    if part is Part.FORWARD:
-        yield replace(compute, parameters=op.parameters, whole_parameters=op.whole_parameters, held_bytes=op.saved_bytes)
-    else:
-        suffix, adds_gradient = ("dgrad", op.fused_weight_gradient) if part is Part.INPUT_GRADIENT else ("wgrad", True)
-        yield replace(compute, name=f"{name}.{suffix}", adds_gradient=adds_gradient)
 
 
 def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
