@@ -14,7 +14,7 @@ MANY_TASKS = 500_000
 """Number of tasks from which the compiled engine is faster, although loading takes 1 s and the first compilation 10 s."""
 MANY_TASKS_ANEW = 2_000_000
 """Number of tasks from which the compiled engine is faster where its machine code cannot be cached, so that each use compiles."""
-MANY_TASKS_AT_ONCE = 1_000
+MANY_TASKS_AT_ONCE = 2_000
 """Number of tasks from which the compiled engine is faster in a process that has loaded it already."""
 
 
