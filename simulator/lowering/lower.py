@@ -9,7 +9,7 @@ and reductions of the next. Only this interval is simulated (decision 010).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import groupby
 from math import lcm
@@ -257,8 +257,9 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
     if kernel is None:
         return
     name = f"{layer}.{op.name}" if layer >= 0 else op.name
-    compute = Compute(
-        name=name,
+    forward, inputs = part is Part.FORWARD, part is Part.INPUT_GRADIENT
+    yield Compute(
+        name=name if forward else f"{name}.{'dgrad' if inputs else 'wgrad'}",
         operator=name,
         streams=(COMPUTE,),
         layer=layer,
@@ -270,12 +271,11 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
         adapter=op.adapter,
         matrices=op.matrices,
         listed=op.listed,
+        parameters=op.parameters if forward else 0,
+        whole_parameters=op.whole_parameters if forward else 0,
+        held_bytes=op.saved_bytes if forward else 0,
+        adds_gradient=not forward and (op.fused_weight_gradient or not inputs),
     )
-    if part is Part.FORWARD:
-        yield replace(compute, parameters=op.parameters, whole_parameters=op.whole_parameters, held_bytes=op.saved_bytes)
-    else:
-        suffix, adds_gradient = ("dgrad", op.fused_weight_gradient) if part is Part.INPUT_GRADIENT else ("wgrad", True)
-        yield replace(compute, name=f"{name}.{suffix}", adds_gradient=adds_gradient)
 
 
 def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
@@ -317,6 +317,15 @@ def _from_norm_to_norm(order: tuple[Step, ...]) -> tuple[Step, ...]:
     """The steps of a rank from after one norm to the next norm, without waits for the first norm."""
     at = next(i for i, step in enumerate(order) if step.phase == NORM)
     passed = {key for _, key in order[at].outputs}
-    begins = [replace(step, after=tuple(key for key in step.after if key not in passed)) for step in order[at + 1 :]]
-    begins = [replace(step, waits=tuple(wait for wait in step.waits if wait[1] not in passed)) for step in begins]
+    begins = [_without(step, passed) if _awaits(step, passed) else step for step in order[at + 1 :]]
     return (*begins, *(replace(step, iteration=1) for step in order[: at + 1]))
+
+
+def _awaits(step: Step, keys: Set[Key]) -> bool:
+    return not (keys.isdisjoint(step.after) and all(key not in keys for _, key in step.waits))
+
+
+def _without(step: Step, keys: Set[Key]) -> Step:
+    """The step without its waits for some keys."""
+    after = tuple(key for key in step.after if key not in keys)
+    return replace(step, after=after, waits=tuple(wait for wait in step.waits if wait[1] not in keys))

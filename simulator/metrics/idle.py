@@ -175,11 +175,16 @@ def _latest(observed: Observation, is_launch: Array) -> Array:
     """
     graph, times = observed.timeline.expansion.graph, observed.timeline.times
     before, tail_ns = graph.all_preds()
-    wins = (graph.speed < 0).astype(np.int64) - 2 * is_launch
-    order = np.lexsort((before.idx, wins[before.idx], times.end_ns[before.idx] + tail_ns, before.row_of))
     latest = np.full(len(graph), -1)
+    if not len(before.idx):
+        return latest
     has = before.counts > 0
-    latest[has] = before.idx[order][before.ptr[1:][has] - 1]
+    begins = before.ptr[:-1][has]
+    passed_ns = times.end_ns[before.idx] + tail_ns
+    last_ns = np.repeat(np.maximum.reduceat(passed_ns, begins), before.counts[has])
+    wins = (graph.speed < 0) + 2 * ~is_launch
+    order = np.where(passed_ns == last_ns, wins[before.idx] * len(graph) + before.idx, -1)
+    latest[has] = np.maximum.reduceat(order, begins) % len(graph)
     return latest
 
 

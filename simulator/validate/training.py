@@ -27,7 +27,7 @@ from ..measurements import published_runs
 from ..measurements.csv_tables import Row, count, number
 from ..measurements.training_rows import COLUMNS, dtype_of, facts_of, gpu_of, model_of, scenario_of
 from ..memory.account import RankMemory
-from ..simulation import estimated_effort
+from ..simulation import choose_engine, estimated_effort
 from ..simulation.memory_check import memory_of
 from ..simulation.simulate import layout_of, simulate_scenario
 from ..units import GB, GIB, TFLOP
@@ -116,7 +116,9 @@ def _simulated(texts: Sequence[str]) -> Iterator[tuple[str, Outcome | str]]:
     if len(texts) <= FEW:
         yield from ((text, _run(text)) for text in texts)
         return
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
+    choose_engine.load()  # processes that are forked have it then; others load it
+    processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    with ProcessPoolExecutor(processes, initializer=choose_engine.load) as pool:
         runs = {pool.submit(_run, text): text for text in texts}
         try:
             yield from ((runs[run], run.result()) for run in as_completed(runs))

@@ -73,6 +73,22 @@ def test_auto_takes_it_for_many_tasks_that_share_links(monkeypatch: pytest.Monke
     assert closed.engine == "replay", "which is quicker still"
 
 
+@needs_numba
+def test_auto_takes_it_for_fewer_tasks_in_a_process_that_has_loaded_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose_engine, "MANY_TASKS_AT_ONCE", 10)
+    of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
+    choose_engine.load()
+    assert event_loop.is_loaded()
+    loaded = of.simulate()
+    assert loaded.engine == "compiled"
+    assert loaded.engine_reason.endswith("where it is loaded already")
+    assert len(event_loop._run.signatures) == 1, "the run of no tasks loads all that others need"
+    monkeypatch.setattr(event_loop, "is_loaded", lambda: False)
+    anew = of.simulate()
+    assert anew.engine == "des"
+    assert anew.metrics == loaded.metrics
+
+
 def test_without_numba_auto_says_what_it_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_loop, "numba", None)
     monkeypatch.setattr(choose_engine, "MANY_TASKS", 10)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import UserError
 from .. import des
-from ..task import SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, TaskGraph
+from ..task import SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, TaskGraph
 from ..timeline import Times, deadlock
 from .fluid_rates import FREE, NEW, NOTHING, UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
 from .machine_code import compiled, heap, numba, push, records, remove, why_not_kept
@@ -51,6 +51,18 @@ def why_not(graph: TaskGraph) -> str:
 def why_slow_to_begin() -> str:
     """The reason why every process compiles the engine, which takes some ten seconds; empty if machine code is kept on disk."""
     return why_not_kept(_run)
+
+
+def is_loaded() -> bool:
+    """Whether this process has loaded or compiled the engine already, so that it begins at once."""
+    return bool(getattr(_run, "signatures", ()))
+
+
+def load() -> None:
+    """Loads or compiles the engine in this process, by a run of no tasks."""
+    if not is_loaded():
+        none, rows = np.zeros(0, dtype=np.int64), Csr(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        simulate(TaskGraph(none, none, none, none, none, none, rows, rows, rows, none, none, none, ()))
 
 
 def simulate(graph: TaskGraph) -> Times:

@@ -51,13 +51,13 @@ def slowed_of(graph: TaskGraph) -> Slowed:
         memory=sharing.takes[:, MEMORY],
     )
     streams_of = graph.streams.transposed(len(graph))
-    pairs = np.unique(np.stack([graph.speed[sharing.slowed], streams_of.idx[streams_of.ptr[sharing.slowed]]]), axis=1)
-    rows = records(ranks + 1, first=np.searchsorted(pairs[0], np.arange(ranks + 1)), full=0, cores=0, memory=0, touched=0)
+    pairs = np.unique(graph.speed[sharing.slowed] * streams + streams_of.idx[streams_of.ptr[sharing.slowed]])
+    first = np.searchsorted(pairs, np.arange(ranks + 1) * streams)
+    rows = records(ranks + 1, first=first, full=0, cores=0, memory=0, touched=0)
     rows["full"][:ranks] = [graph.profiles[number].value[0] for number in graph.speed_profile.tolist()]
     touched = np.zeros(ranks + 1, dtype=np.int64)
-    return Slowed(
-        tasks, sharing.ranks.ptr.astype(np.int64), sharing.ranks.idx.astype(np.int64), rows, pairs[1].copy(), progress, touched
-    )
+    group, member = sharing.ranks.ptr.astype(np.int64), sharing.ranks.idx.astype(np.int64)
+    return Slowed(tasks, group, member, rows, pairs % max(1, streams), progress, touched)
 
 
 @compiled
