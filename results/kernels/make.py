@@ -225,7 +225,7 @@ def at_clock_of_board(task: Task, own: list[Fit]) -> Task:
     told = [fit.constants for fit in own if (fit.family, fit.dtype, fit.library) == ("gemm", "bf16", ANY)]
     if not told or not isinstance(task.start, GemmConstants) or task.dtype == WITHOUT_TENSOR_CORES:
         return task
-    names = OF_BOARD if task.family == "gemm" else LATER
+    names = OF_BOARD if task.family == "gemm" and task.library == ANY else LATER
     start = replace(task.start, **{name: getattr(told[0], name) for name in names})
     return replace(task, start=start, prior={name: sigma for name, sigma in task.prior.items() if name not in names})
 
