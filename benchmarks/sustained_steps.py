@@ -32,13 +32,13 @@ def described(row: Row, power: str) -> str:
     scenario: dict[str, Any] = scenario_of(row)[0]
     library = DATED.get((row["framework_profile"], row["framework_date"]))
     framework = {**scenario["framework"], "attention": library} if library else scenario["framework"]
-    return json.dumps({**scenario, "framework": framework, "fidelity": {"power": power}})
+    return json.dumps({**scenario, "framework": framework, "fidelity": {"power": power, "calibration": "kernels"}})
 
 
 def errors(rows: Sequence[Row], power: str) -> dict[str, float]:
     """Relative errors of the predicted steps, by id."""
     texts = [described(row, power) for row in rows]
-    outcomes = dict(zip(dict.fromkeys(texts), _simulated(list(dict.fromkeys(texts))), strict=True))
+    outcomes = dict(_simulated(list(dict.fromkeys(texts))))
     found = {}
     for row, text in zip(rows, texts, strict=True):
         outcome, time_s = outcomes[text], measured(row)

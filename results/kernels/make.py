@@ -21,7 +21,7 @@ import pandas as pd
 import pointwise
 from table_rows import ADDS, DEEP, GRAPHS, TILES_OF, attention, gemm, machine, measured, moe
 
-from simulator.calibrate.least_squares import fit_constants
+from simulator.calibrate.least_squares import OUTLIER, SEVERAL_LIBRARIES, fit_constants
 from simulator.config import shipped_fits
 from simulator.costs.kernels.attention import (
     CACHE_PASSES,
@@ -36,8 +36,8 @@ from simulator.costs.kernels.attention import (
 from simulator.costs.kernels.attention import FAMILY as ATTENTION
 from simulator.costs.kernels.deep_gemm import SPILL_START
 from simulator.costs.kernels.estimator import PREFERRED_LIBRARIES
-from simulator.costs.kernels.family import ANY, Constants, Fit, priors
-from simulator.costs.kernels.gemm import CAST_START, LINEAR_US, GemmConstants
+from simulator.costs.kernels.family import ANY, WITHOUT_TENSOR_CORES, Constants, Fit, priors
+from simulator.costs.kernels.gemm import CAST_START, LATER, LINEAR_US, OF_BOARD, GemmConstants
 from simulator.costs.kernels.gpu_model import Machine, architecture
 from simulator.files import atomic
 from simulator.measurements.attention_libraries import library_of
@@ -95,8 +95,8 @@ EAGER_START = {LINEAR_US: 20.0}
 """Products in fp32 without tensor cores, timed as an eager framework launches them: linear layers later than batches."""
 WITH_CUTLASS = ("ampere", "hopper", "blackwell")
 """Generations for which cuBLAS has wide tiles of CUTLASS's there too."""
-SITE_PRIOR = {name: GEMM_PRIOR[name] / 4 for name in GEMM_PRIOR}
-"""A few rows of a board whose sister was fitted: they move the constants little."""
+SITE_PRIOR = {name: GEMM_PRIOR[name] / 4 for name in GEMM_PRIOR if name not in OF_BOARD}
+"""A few rows of a board whose sister was fitted: they move the constants little, and not those of the clock."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,10 @@ class Task:
         start: Any = self.start
         values = (*self.cast, *self.beside.values())
         extra = np.array(values) if values else None
-        return fit_constants(start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, extra, self.beside_sigma)
+        outlier = SEVERAL_LIBRARIES if self.cast and self.library == ANY and self.rows.library.nunique() > 1 else OUTLIER
+        return fit_constants(
+            start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, extra, self.beside_sigma, outlier
+        )
 
     def held_out(self) -> Any:
         """Which rows cross-validation holds out."""
@@ -218,6 +221,16 @@ def made(task: Task, table: pd.DataFrame) -> tuple[Fit, model_errors.Score]:
     return Fit(task.family, task.dtype, task.library, constants, *about, beside=beside), score
 
 
+def at_clock_of_board(task: Task, own: list[Fit]) -> Task:
+    """A task of tensor cores with the clock of its board: that of products in 16 bits of all libraries, which come first."""
+    told = [fit.constants for fit in own if (fit.family, fit.dtype, fit.library) == ("gemm", "bf16", ANY)]
+    if not told or not isinstance(task.start, GemmConstants) or task.dtype == WITHOUT_TENSOR_CORES:
+        return task
+    names = OF_BOARD if task.family == "gemm" and task.library == ANY else LATER
+    start = replace(task.start, **{name: getattr(told[0], name) for name in names})
+    return replace(task, start=start, prior={name: sigma for name, sigma in task.prior.items() if name not in names})
+
+
 def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> tuple[AttentionConstants, pd.DataFrame, float]:
     """With what the other rows tell, of odd heads and of the backward pass; those that tell of that, and how much slower the
     fitted rows are than the bare kernel, where that was timed with its backward pass."""
@@ -293,6 +306,7 @@ def main() -> None:
     fits: dict[str, list[Fit]] = {}
     scores: list[tuple[Task, model_errors.Score]] = []
     for task in tasks(table):
+        task = at_clock_of_board(task, fits.get(task.gpu, []))
         fit, score = made(task, table)
         fits.setdefault(task.gpu, []).append(fit)
         scores.append((task, score))

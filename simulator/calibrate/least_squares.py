@@ -17,6 +17,8 @@ from ..costs.kernels.gpu_model import Array
 
 OUTLIER = 0.1
 """Error above which the cost of a row grows linearly instead of quadratically."""
+SEVERAL_LIBRARIES = 0.05
+"""The same for rows of several libraries: half of them differ by more from the others, which is no noise around a mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +38,22 @@ class Descent:
     """Relative decrease of the cost below which the fit stops."""
 
 
-def least_squares(residuals: Callable[[Array], Array], origin: Array, sigma: Array, how: Descent = Descent()) -> Array:
+def least_squares(
+    residuals: Callable[[Array], Array], origin: Array, sigma: Array, outlier: float = OUTLIER, how: Descent = Descent()
+) -> Array:
     """The point with the least cost of residuals and of the distance from `origin` in units of `sigma`."""
 
     def cost_of(error: Array, x: Array) -> float:
-        far = 2 * OUTLIER**2 * (np.sqrt(1 + (error / OUTLIER) ** 2) - 1).sum()
-        return float(far + OUTLIER**2 * (((x - origin) / sigma) ** 2).sum())
+        far = 2 * outlier**2 * (np.sqrt(1 + (error / outlier) ** 2) - 1).sum()
+        return float(far + outlier**2 * (((x - origin) / sigma) ** 2).sum())
 
     x, damping, error = origin, how.damping, residuals(origin)
     cost = cost_of(error, x)
     for _ in range(how.rounds):
         slope = np.stack([(residuals(x + how.difference * unit) - error) / how.difference for unit in np.eye(len(x))], axis=1)
-        weight = 1 / np.sqrt(1 + (error / OUTLIER) ** 2)
-        normal = slope.T @ (slope * weight[:, None]) + np.diag(OUTLIER**2 / sigma**2)
-        pull = slope.T @ (error * weight) + OUTLIER**2 * (x - origin) / sigma**2
+        weight = 1 / np.sqrt(1 + (error / outlier) ** 2)
+        normal = slope.T @ (slope * weight[:, None]) + np.diag(outlier**2 / sigma**2)
+        pull = slope.T @ (error * weight) + outlier**2 * (x - origin) / sigma**2
         for _ in range(how.trials):
             trial = x + np.clip(np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -pull), -1, 1)
             trial_error = residuals(trial)
@@ -73,6 +77,7 @@ def fit_constants(
     measured_s: Array,
     extra: Array | None = None,
     extra_sigma: float = 1.0,
+    outlier: float = OUTLIER,
 ) -> tuple[Any, Array]:
     """Constants, and `extra` positive numbers of the caller, whose predictions are nearest to measured times.
 
@@ -92,4 +97,4 @@ def fit_constants(
     def residuals(x: Array) -> Array:
         return np.log(predict(*unpacked(x))) - logs
 
-    return unpacked(least_squares(residuals, np.concatenate([inward, more]), sigma))
+    return unpacked(least_squares(residuals, np.concatenate([inward, more]), sigma, outlier))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,15 +14,21 @@ from simulator.config import shipped_fits
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s
 from simulator.costs.kernels.estimator import Estimator, Options
 from simulator.costs.kernels.experts import moe_s
-from simulator.costs.kernels.family import BURST, SUSTAINED
+from simulator.costs.kernels.family import BURST, SUSTAINED, Estimate
 from simulator.costs.kernels.gemm import GemmConstants, gemm_s
 from simulator.costs.kernels.gpu_model import machine
+from simulator.hardware.gpu import PEAK_OF
 from simulator.kernels import Attention, Gemm, Part, Rowwise, Shape
 
+MOST_OVER_BURST = 1.3
 H100 = machine(shipped_fits.gpu("h100"), "bf16")
 SIZE = st.integers(0, 15).map(lambda power: 2**power)
 GEMM = Gemm(8192, 8192, 8192, 2)
 CAUSAL = Attention(1, 8192, 32, 32, 128, True, 2, Part.FORWARD)
+
+
+CLOCKED = [(gpu, fit) for gpu, fits in shipped_fits.shipped().fits.items() for fit in fits if fit.family in ("gemm", "moe")]
+"""Shipped fits of GEMMs and experts, with their boards."""
 
 
 def took_s(kernel: Shape, launches: float, gpu: str = "h100") -> float:
@@ -71,3 +78,30 @@ def test_steps_are_slower_than_bursts_where_tensor_cores_work(gpu: str) -> None:
         assert 1.0 < took_s(kernel, SUSTAINED, gpu) / took_s(kernel, BURST, gpu) < 1.3
     adding = Rowwise("add", 8192, 8192, 2, 6)
     assert took_s(adding, SUSTAINED, gpu) == took_s(adding, BURST, gpu)
+
+
+def test_t21_7_no_shipped_fit_slows_a_kernel_by_more_than_a_clock_can() -> None:
+    sizes = [side.ravel() for side in np.meshgrid(*[2.0 ** np.arange(4, 17, 3)] * 3)]
+    for gpu, fit in CLOCKED:
+        on = machine(shipped_fits.gpu(gpu), PEAK_OF.get(fit.dtype, fit.dtype))
+        burst, sustained = (gemm_s(fit.constants, on, *sizes, launches=launches) for launches in (BURST, SUSTAINED))
+        assert (burst <= sustained).all()
+        assert (sustained <= MOST_OVER_BURST * burst).all()
+
+
+@pytest.mark.parametrize("gpu", ["a100-80gb", "h100", "h200", "b200", "b300", "gb200", "gb300"])
+def test_t21_7_a_board_has_one_clock(gpu: str) -> None:
+    own = [fit.constants for name, fit in CLOCKED if name == gpu and fit.dtype != "fp32"]
+    assert len({(constants.throttle, constants.throttle_us) for constants in own}) == 1
+
+
+def test_t21_8_what_is_beyond_a_burst_is_uncertain() -> None:
+    def told(launches: float) -> Estimate:
+        options = Options(launches=launches)
+        return Estimator(shipped_fits.gpu("h100"), "bf16", shipped_fits.shipped(), options).estimate(GEMM)
+
+    burst, sustained = told(BURST), told(SUSTAINED)
+    beyond = 1 - burst.seconds / sustained.seconds
+    assert 0.02 < beyond < 0.2
+    assert sustained.sigma == pytest.approx(math.hypot(burst.sigma, beyond / 2))
+    assert told(BURST / 2).sigma == burst.sigma

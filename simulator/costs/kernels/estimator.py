@@ -266,7 +266,19 @@ class Estimator:
             family.name, lambda constants: family.kernel_s(constants, estimator, estimator.machine_for(family), kernel)
         )
         found: Estimate = family.estimate(estimator, estimator.machine_for(family), kernel, chosen)
-        return found if family.any_format else replace(found, seconds=found.seconds * self.options.arithmetic)
+        slower = 0.0
+        if self.options.launches > BURST and hasattr(chosen.fit.constants, "throttle"):
+            slower = estimator._beyond_burst(family, kernel, chosen)
+        if family.any_format:
+            return found
+        sigma = math.hypot(found.sigma, power.THROTTLE_SIGMA * slower)
+        return replace(found, seconds=found.seconds * self.options.arithmetic, sigma=sigma)
+
+    def _beyond_burst(self, family: KernelFamily, kernel: Shape, chosen: SelectedFit) -> float:
+        """The share of a kernel's time that it would not take in a burst."""
+        short = replace(self, options=replace(self.options, launches=BURST))
+        took_s, burst_s = (family.kernel_s(chosen.fit.constants, by, self.machine_for(family), kernel) for by in (self, short))
+        return 1 - burst_s / took_s
 
     def selected(self, family: str, takes_s: Callable[[Constants], float] | None = None) -> SelectedFit:
         """The fit for a family of kernels; the library of the options counts only where the library has such kernels.

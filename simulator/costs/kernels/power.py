@@ -28,6 +28,10 @@ LEAST_FACTOR = 0.85
 LEAST_W, MOST_W = 300.0, 1400.0
 """Limits of power, in watts, between which the law is taken to hold."""
 
+THROTTLE_SIGMA = 0.5
+"""Relative standard error of what kernels take beyond a burst. Two libraries that run the same products in 16 bits on one board,
+each fitted alone, differ by half the logarithm of 1.6 (B200) to 4.5 (GB300): 0.5 is their root mean square."""
+
 PJ_PER_FLOP: Mapping[str, Mapping[str, float]] = {
     "ampere": {"bf16": 1.2},
     "hopper": {"bf16": 0.79, "fp8": 0.44},
