@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import simulator as sim
-from simulator.config import shipped_fits
+from simulator.config import shipped_fits, step_constants
 from simulator.costs.kernels import power
 from simulator.errors import UserError
 from simulator.simulation.energy import Energy
@@ -39,6 +39,19 @@ def test_t21_1_steps_are_sustained_unless_they_are_asked_for_bursts() -> None:
         assert mine.over_burst >= 1
         assert theirs.over_burst == 1
     assert all(cost.over_burst == 1 for cost in sustained.kernel_costs if " bytes each" in cost.shape)
+
+
+def test_t21_7_one_factor_on_arithmetic_was_fitted_to_steps() -> None:
+    usual, alone = large().simulate(), large(fidelity=KERNELS).simulate()
+    factor = step_constants.arithmetic()
+    assert factor > 1
+    before_s = {(cost.name, cost.shape, cost.ranks): cost.seconds_each for cost in alone.kernel_costs}
+    for cost in usual.kernel_costs:
+        longer = 1 if " bytes each" in cost.shape else factor
+        assert cost.seconds_each == pytest.approx(before_s[cost.name, cost.shape, cost.ranks] * longer, rel=1e-12)
+    said = dict(usual.summary)["calibration"]
+    assert said.startswith(f"{factor - 1:+.1%} on arithmetic")
+    assert "calibration" not in dict(alone.summary)
 
 
 def test_t21_4_what_sustained_clocks_add() -> None:

@@ -29,7 +29,7 @@ from .described import columns, links_in
 
 TABLE = ROOT.parent / "shared" / "data" / "collectives.csv.gz"
 KEYS = ["id", "source_key", "measured", "predicted", "error", "unit", "interval", "memory_gb", "measured_memory_gb", "skipped"]
-KEYS += ["provenance", "extrapolated", "note"]
+KEYS += ["provenance", "extrapolated", "note", "apart"]
 HIDDEN = ("id", "title", "locator", "notes", "source_key", "tier", "source", "role", "system", "algbw_GBps", "busbw_GBps")
 HIDDEN += ("fabric", "algorithm", "nccl", "quality")
 COLUMNS = ("system", "gpu", "gpus", "nodes", "gpus_per_node", "inside", "network", "nics_per_node", "nic_gbit", "library")
