@@ -41,7 +41,7 @@ def test_t21_1_steps_are_sustained_unless_they_are_asked_for_bursts() -> None:
     assert all(cost.over_burst == 1 for cost in sustained.kernel_costs if " bytes each" in cost.shape)
 
 
-def test_t21_7_one_factor_on_arithmetic_was_fitted_to_steps() -> None:
+def test_t21_9_one_factor_on_arithmetic_was_fitted_to_steps() -> None:
     usual, alone = large().simulate(), large(fidelity=KERNELS).simulate()
     factor = step_constants.arithmetic()
     assert factor > 1
