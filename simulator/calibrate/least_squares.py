@@ -39,7 +39,7 @@ class Descent:
 
 
 def least_squares(
-    residuals: Callable[[Array], Array], origin: Array, sigma: Array, outlier: float = OUTLIER, how: Descent = Descent()
+    residuals: Callable[[Array], Array], origin: Array, sigma: Array, how: Descent = Descent(), outlier: float = OUTLIER
 ) -> Array:
     """The point with the least cost of residuals and of the distance from `origin` in units of `sigma`."""
 
@@ -97,4 +97,4 @@ def fit_constants(
     def residuals(x: Array) -> Array:
         return np.log(predict(*unpacked(x))) - logs
 
-    return unpacked(least_squares(residuals, np.concatenate([inward, more]), sigma, outlier))
+    return unpacked(least_squares(residuals, np.concatenate([inward, more]), sigma, outlier=outlier))
