@@ -195,8 +195,9 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework) -> list[Bloc
     """Attention with scores in memory: two GEMMs forward, four backward, and mask, softmax and dropout between the GEMMs.
 
     Kept for backward are queries, keys and values, the probabilities, the probabilities after dropout, and the dropout mask.
-    Where mask and softmax are one kernel, it reads nothing that a causal mask hides, and writes whole rows
-    (megatron/fused_kernels/scaled_upper_triang_masked_softmax.h, NVIDIA/Megatron-LM).
+    Where mask and softmax are one kernel, it reads nothing that a causal mask hides, and writes whole rows; backward is one kernel
+    of the same kind (megatron/fused_kernels/scaled_upper_triang_masked_softmax.h, NVIDIA/Megatron-LM). PyTorch's own backward
+    multiplies gradient and result first, in a kernel apart (aten/src/ATen/native/cuda/SoftMax.cu).
     """
     lines, width = whole.batch * whole.heads, whole.element_bytes
     seq, keys, (depth, value_depth) = whole.seq, whole.seq + whole.prefix, whole.widths
@@ -219,7 +220,8 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework) -> list[Bloc
     ]
     if not framework.fusion.softmax:
         yields += [step("mask", rows("mask", 2), rows("mask_backward", 2))]
-    yields += [step("softmax", rows("softmax", 1 + seen), rows("softmax_backward", 1 + 2 * seen), scores)]
+    backward = "softmax" if framework.fusion.softmax else "softmax_backward"
+    yields += [step("softmax", rows("softmax", 1 + seen), rows(backward, 1 + 2 * seen), scores)]
     if framework.dropout:
         dropped = _dropout(op.name, rows(DROPOUT, 2), Split.HEADS)
         yields += [replace(dropped, saved_bytes=dropped.saved_bytes + scores)]
