@@ -93,9 +93,9 @@ def test_a_factor_removes_a_common_error_and_a_constant_mfu_fits_runs_of_one_mfu
 
 
 def test_the_factor_on_arithmetic_is_what_published_steps_ask_for() -> None:
-    """Steps of nothing but arithmetic, alone a fifth too fast."""
+    """Steps of nothing but arithmetic."""
     shipped = step_constants()[made.fitted.NAME].value
-    runs = [run(i, 0.8 * shipped - 1, source=f"source {i % 4}", variants={made.fitted.ALONE: 0.8}) for i in range(12)]
+    runs = [run(i, shipped / 1.25 - 1, source=f"source {i % 4}", variants={made.fitted.ALONE: 1 / 1.25}) for i in range(12)]
     assert made.fitted.factor(runs) == 1.25
     assert halves.two_way(runs, made.fitted.factor, made.fitted.error).median == pytest.approx(0.0, abs=1e-12)
     found = made.fitted.constant(runs)
