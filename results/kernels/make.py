@@ -21,7 +21,7 @@ import pandas as pd
 import pointwise
 from table_rows import ADDS, DEEP, GRAPHS, TILES_OF, attention, gemm, machine, measured, moe
 
-from simulator.calibrate.least_squares import OUTLIER, SEVERAL_LIBRARIES, fit_constants
+from simulator.calibrate.least_squares import OUTLIER, SEVERAL_LIBRARIES, Descent, Extra, fit_constants
 from simulator.config import shipped_fits
 from simulator.costs.kernels.attention import (
     CACHE_PASSES,
@@ -126,11 +126,10 @@ class Task:
         on, time = self.machine, rows.seconds.to_numpy()
         start: Any = self.start
         values = (*self.cast, *self.beside.values())
-        extra = np.array(values) if values else None
+        extra = Extra(np.array(values), self.beside_sigma) if values else None
         outlier = SEVERAL_LIBRARIES if self.cast and self.library == ANY and self.rows.library.nunique() > 1 else OUTLIER
-        return fit_constants(
-            start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, extra, self.beside_sigma, outlier
-        )
+        how = Descent(outlier=outlier)
+        return fit_constants(start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, extra, how)
 
     def held_out(self) -> Any:
         """Which rows cross-validation holds out."""

@@ -37,7 +37,7 @@ from ..measurements.kernel_table import IMPOSSIBLE_HINT, ImpossibleRow, Measured
 from ..measurements.kernel_words import WIDTH, kernels_of, name_of, turns_of
 from ..measurements.timing_loops import TimingLoop, launches_in, loop_of
 from ..units import US_PER_S
-from .least_squares import fit_constants
+from .least_squares import Extra, fit_constants
 
 RATIO = "ratio"
 """Key in place of a library: rows of operators that have ratios to the kernels of a fit."""
@@ -247,7 +247,7 @@ def _fitted(group: Group, gpu: Gpu, library: FitLibrary) -> EvaluatedFit:
 
     def fit(some: Any) -> tuple[Any, Array]:
         extra = group.family.extra_start(some, start)
-        return fit_constants(start, free, lambda c, beside: group.family.seconds(c, some, beside), some.seconds, extra)
+        return fit_constants(start, free, lambda c, beside: group.family.seconds(c, some, beside), some.seconds, Extra(extra))
 
     constants, extra = fit(timed)
     if held is None:

@@ -36,12 +36,13 @@ class Descent:
     """Step of a constant for its numerical derivative."""
     least_gain: float = 2.0**-14
     """Relative decrease of the cost below which the fit stops."""
+    outlier: float = OUTLIER
 
 
-def least_squares(
-    residuals: Callable[[Array], Array], origin: Array, sigma: Array, how: Descent = Descent(), outlier: float = OUTLIER
-) -> Array:
+def least_squares(residuals: Callable[[Array], Array], origin: Array, sigma: Array, how: Descent = Descent()) -> Array:
     """The point with the least cost of residuals and of the distance from `origin` in units of `sigma`."""
+
+    outlier = how.outlier
 
     def cost_of(error: Array, x: Array) -> float:
         far = 2 * outlier**2 * (np.sqrt(1 + (error / outlier) ** 2) - 1).sum()
@@ -70,14 +71,21 @@ def least_squares(
     return x
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Extra:
+    """Positive numbers of the caller, with the sigma of the prior of their logarithms."""
+
+    start: Array
+    sigma: float = 1.0
+
+
 def fit_constants(
     start: Constants,
     prior: Mapping[str, float],
     predict: Callable[[Any, Array], Array],
     measured_s: Array,
-    extra: Array | None = None,
-    extra_sigma: float = 1.0,
-    outlier: float = OUTLIER,
+    extra: Extra | None = None,
+    how: Descent = Descent(),
 ) -> tuple[Any, Array]:
     """Constants, and `extra` positive numbers of the caller, whose predictions are nearest to measured times.
 
@@ -85,9 +93,9 @@ def fit_constants(
     """
     names, known = list(prior), kinds(start)
     scales = [kind.scale for kind in (known[name] for name in names) if isinstance(kind, Constant)]
-    more = np.log(np.array([] if extra is None else extra, dtype=np.float64))
+    more = np.log(np.array([] if extra is None else extra.start, dtype=np.float64))
     inward = [scale.inward(getattr(start, name)) for scale, name in zip(scales, names, strict=True)]
-    sigma = np.concatenate([list(prior.values()), np.full(len(more), extra_sigma)])
+    sigma = np.concatenate([list(prior.values()), np.full(len(more), extra.sigma if extra else 1.0)])
     logs = np.log(measured_s)
 
     def unpacked(x: Array) -> tuple[Any, Array]:
@@ -97,4 +105,4 @@ def fit_constants(
     def residuals(x: Array) -> Array:
         return np.log(predict(*unpacked(x))) - logs
 
-    return unpacked(least_squares(residuals, np.concatenate([inward, more]), sigma, outlier=outlier))
+    return unpacked(least_squares(residuals, np.concatenate([inward, more]), sigma, how))

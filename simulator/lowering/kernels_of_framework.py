@@ -195,9 +195,9 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework) -> list[Bloc
     """Attention with scores in memory: two GEMMs forward, four backward, and mask, softmax and dropout between the GEMMs.
 
     Kept for backward are queries, keys and values, the probabilities, the probabilities after dropout, and the dropout mask.
-    Where mask and softmax are one kernel, it reads nothing that a causal mask hides, and writes whole rows; backward is one kernel
-    of the same kind (megatron/fused_kernels/scaled_upper_triang_masked_softmax.h, NVIDIA/Megatron-LM). PyTorch's own backward
-    multiplies gradient and result first, in a kernel apart (aten/src/ATen/native/cuda/SoftMax.cu).
+    Where mask and softmax are one kernel, it reads nothing that a causal mask hides, and writes whole rows; backward is one
+    kernel of the same kind (megatron/fused_kernels/scaled_upper_triang_masked_softmax.h, NVIDIA/Megatron-LM). PyTorch's own
+    backward multiplies gradient and result first, in a kernel apart (aten/src/ATen/native/cuda/SoftMax.cu).
     """
     lines, width = whole.batch * whole.heads, whole.element_bytes
     seq, keys, (depth, value_depth) = whole.seq, whole.seq + whole.prefix, whole.widths
