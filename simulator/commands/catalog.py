@@ -24,7 +24,7 @@ AUTOMATIC = {
     "plan.group": "the schedule's own choice",
     "plan.placement": "rank r on GPU r",
     **dict.fromkeys(("plan.sharding", "plan.recompute"), "as the framework does"),
-    "fidelity.overlap": "slowed, but free with collectives: stepwise",
+    "fidelity.overlap": "slowed, but free with collectives: stepwise, or own rows of each rank",
     "job.gradient_clipping": "a norm that takes no time",
     "job.lora": "none: the model itself learns",
     "job.packing": "none: a sequence is one document",

@@ -49,7 +49,9 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
         scenario = replace(scenario, framework=replace(framework, gradients=gradients))
     fidelity = scenario.fidelity
     if fidelity.overlap is None:
-        fidelity = replace(fidelity, overlap="free" if fidelity.collectives == "stepwise" else "slowed")
+        uneven = bool(scenario.model.experts) and plan.ep > 1 and plan.moe.routing != "balanced"
+        own_rows = uneven and plan.moe.ranks == "each"  # kernels are not merged then: ten times the tasks
+        fidelity = replace(fidelity, overlap="free" if fidelity.collectives == "stepwise" or own_rows else "slowed")
     same = plan is scenario.plan and fidelity is scenario.fidelity
     return scenario if same else replace(scenario, plan=plan, fidelity=fidelity)
 

@@ -372,7 +372,7 @@ class Fidelity(Declared):
     overlap: Annotated[
         Literal["free", "slowed"] | None,
         "slowed: communication takes multiprocessors and memory bandwidth from compute beside it; free: compute takes as long as "
-        "alone; None: slowed, but free with collectives: stepwise",
+        "alone; None: slowed, but free with collectives: stepwise, and where every rank has its own rows (moe.ranks: each)",
     ] = None
     granularity: Annotated[Literal["op"], "op: every kernel and every collective is simulated"] = "op"
     power: Annotated[

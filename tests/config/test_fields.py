@@ -249,7 +249,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
     },
     sim.Fidelity: {
         "collectives": (scenario(fabric="ideal"), "closed"),
-        "overlap": (scenario(), "slowed"),
+        "overlap": (scenario(), "free"),
         "granularity": (scenario(), "layer"),
         "power": (scenario(), "burst"),
         "calibration": (scenario(), "kernels"),
