@@ -18,7 +18,8 @@ ALONE = "alone"
 """The variant of a run in which arithmetic takes as long as alone."""
 NAME = "arithmetic in a step"
 FACTORS = [1 + percent / 100 for percent in range(0, 41, 5)]
-"""The factors that are tried, in steps as wide as what halves of the sources ask for."""
+"""The factors that are tried, in steps as wide as what halves of the sources ask for. In steps of 1% a sample of 119 runs, eight
+of a source, asked for 1.10, and one of 83, five of a source, for 1.11."""
 OBTAINED = (
     "results/validation/make.py: the factor with the least mean over sources of the median error, on a sample of {} runs of "
     "tiers A and B, at most {} of a source; interval: {} random halves of the sources, 5% to 95%"

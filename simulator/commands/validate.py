@@ -46,8 +46,8 @@ def command(
 
     Without FILE the published training runs that ship are predicted (`trainsim catalog published`). Rows that cannot be predicted
     are listed with line and reason. The prediction of a row never sees what was measured. An `interval` of --json is two standard
-    errors to each side. Rows of training are steps of whole runs, which are simulated on all cores; a note says what a row states
-    and the simulation leaves out.
+    errors to each side; that of a step counts the error of the model as a whole too. Rows of training are steps of whole runs,
+    which are simulated on all cores; a note says what a row states and the simulation leaves out.
     """
     from ..validate.report import Own, rows_of, validate
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import simulator as sim
+from simulator.config import feasible
 from simulator.engine.task import CORES, FULL_SPEED, LEAST_SPEED, MEMORY
 from simulator.errors import UserError
 from simulator.simulation.runnable import RunnableScenario as Scenario
@@ -89,6 +90,23 @@ def test_t22_7_the_switch_changes_only_speeds() -> None:
         assert slowed.sharing is not None
         for name in ("solo_ns", "tail_ns", "speed", "footprint", "work", "cap", "footprint_weight", "link_profile"):
             np.testing.assert_array_equal(getattr(slowed, name), getattr(free, name))
+
+
+@pytest.mark.parametrize(
+    ("moe", "collectives", "chosen"),
+    [
+        (sim.Moe(), "fluid", "slowed"),
+        (sim.Moe(), "stepwise", "free"),
+        (sim.Moe("drawn", ranks="hottest"), "fluid", "slowed"),
+        (sim.Moe("drawn", ranks="each"), "fluid", "free"),
+    ],
+)
+def test_t22_7_left_open_the_switch_depends_on_how_much_is_simulated_one_by_one(moe: Any, collectives: Any, chosen: str) -> None:
+    model = small_model(2, experts=4, experts_per_token=2)
+    left_open = replace(scenario(model, small_cluster(1), sim.Plan(ep=4, moe=moe)), fidelity=sim.Fidelity(collectives))
+    assert feasible.check(left_open).fidelity.overlap == chosen
+    asked = replace(left_open, fidelity=replace(left_open.fidelity, overlap="free"))
+    assert feasible.check(asked).fidelity.overlap == "free"
 
 
 def test_memory_bound_kernels_lose_bandwidth_and_gemms_lose_sms() -> None:
