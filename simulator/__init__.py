@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .advise.explanation import explain as explain
     from .advise.serving_advice import advise_serving as advise_serving
     from .advise.training_advice import advise as advise
     from .config.load import cluster as cluster
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from .simulation.simulate import simulate as simulate
     from .study.cluster_facts import topology as topology
     from .study.collective import collective as collective
+    from .study.compare import compare as compare
     from .study.flows import flows as flows
     from .study.kernel_time import kernel as kernel
     from .study.schedule_verbs import compare_schedules as compare_schedules
@@ -75,7 +77,9 @@ _WHERE = {
     "advise_serving": "advise.serving_advice",
     "cluster": "config.load",
     "collective": "study.collective",
+    "compare": "study.compare",
     "compare_schedules": "study.schedule_verbs",
+    "explain": "advise.explanation",
     "flows": "study.flows",
     "framework": "config.load",
     "gantt": "figures.gantt",

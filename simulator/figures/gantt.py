@@ -9,8 +9,10 @@ ranks is drawn below a schedule; several schedules share one time axis.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from .. import escape
 from ..errors import UserError, must_be
 from ..simulation.run import Run
 from ..study.schedule import Evaluation
@@ -40,9 +42,16 @@ def gantt(what: Run | Evaluation, *, ranks: Iterable[int] | None = None, title: 
     return draw(chart_of_run(what, ranks) if isinstance(what, Run) else chart_of_evaluation(what, title or ""))
 
 
-def gantts(results: Mapping[str, Evaluation]) -> Figure:
-    """Evaluated schedules with their titles, one below another on one time axis."""
-    return draw(*(chart_of_evaluation(result, title, with_memory=False) for title, result in results.items()))
+def gantts(results: Mapping[str, Evaluation] | Mapping[str, Run]) -> Figure:
+    """Evaluated schedules, or runs, with their titles, one below another on one time axis."""
+    return draw(*(_chart(result, title) for title, result in results.items()))
+
+
+def _chart(result: Run | Evaluation, title: str) -> Chart:
+    if isinstance(result, Evaluation):
+        return chart_of_evaluation(result, title, with_memory=False)
+    chart = chart_of_run(result)
+    return replace(chart, title=f"{escape.figure(title)}: {chart.title}")
 
 
 def draw(*charts: Chart) -> Figure:

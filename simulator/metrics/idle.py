@@ -168,6 +168,11 @@ def _gaps(observed: Observation, which: int, own: Array, last: int, compute: Arr
     return np.concatenate([inner, tail[tail[:, 2] > tail[:, 1]]])
 
 
+def latest_predecessors(observed: Observation) -> Array:
+    """For each task the predecessor for which it waited longest, as in `measure`; -1 without a predecessor."""
+    return _latest(observed, _facts(observed).launch)
+
+
 def _latest(observed: Observation, is_launch: Array) -> Array:
     """The predecessor (streams included) for which each task waited longest, by end plus tail; -1 without a predecessor.
 

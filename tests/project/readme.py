@@ -1,6 +1,6 @@
-"""The README's transcripts: what follows a command in it is what the command prints.
+"""The transcripts of the README and of docs/explain.md: what follows a command in them is what the command prints.
 
-python -m tests.project.readme      # writes the present outputs into README.md
+python -m tests.project.readme      # writes the present outputs into these pages
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 from simulator.cli import run
 
 README = Path(__file__).resolve().parents[2] / "README.md"
+EXPLAIN = README.parent / "docs" / "explain.md"
+PAGES = (README, EXPLAIN)
 CONSOLE = re.compile(r"```console\n(.*?)```", re.S)
 PYTHON = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.S)
 TOOK = re.compile(r"^(took +).*$", re.M)
@@ -50,4 +52,5 @@ def rendered(text: str) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(rendered(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(rendered(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -17,7 +17,7 @@ from simulator.config import catalog
 from simulator.simulation.runnable import load
 from simulator.simulation.runnable import scenario as from_mapping
 
-from .readme import README, rendered
+from .readme import EXPLAIN, README, rendered
 
 ROOT = README.parent
 INPUTS = (".py", ".csv")
@@ -26,6 +26,12 @@ INPUTS = (".py", ".csv")
 
 def test_readme_transcripts_are_what_the_commands_print() -> None:
     text = README.read_text(encoding="utf-8")
+    assert rendered(text) == text, "python -m tests.project.readme writes them anew"
+
+
+@pytest.mark.slow
+def test_docs_transcripts_of_explain_are_what_the_commands_print() -> None:
+    text = EXPLAIN.read_text(encoding="utf-8")
     assert rendered(text) == text, "python -m tests.project.readme writes them anew"
 
 

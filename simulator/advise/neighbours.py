@@ -1,0 +1,171 @@
+"""Neighbours of a plan: plans that differ from it in one decision, each simulated, and those that make the step shorter.
+
+A layer moves from the slowest stage to any other; microbatches are halved or doubled; activations are recomputed more or less;
+the schedule, the degrees of parallelism, the sharding and the overlap change by one value. A plan that does not fit is tried once
+more with selective recomputation. Where moving a layer helps, layers move on until it no longer does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..config import derived
+from ..config.scenario import Scenario
+from ..errors import shown
+from ..plan.plan import Overlap
+from ..simulation.run import Run
+from ..study.compare import stage_seconds
+from ..study.waterfall import BUBBLE
+from ..study.without import BELOW_PEAK, IMBALANCE, OPTIMIZER, RECOMPUTATION, Cause
+from ..units import show_bytes, show_s
+from .candidates import Proposal, candidate_that_fits, legal, proposal
+from .remedies import Change, changed
+
+SCHEDULES: Sequence[Mapping[str, Any]] = (
+    {"plan.schedule": "1f1b", "plan.chunks": 1},
+    {"plan.schedule": "interleaved", "plan.chunks": 2},
+    {"plan.schedule": "interleaved", "plan.chunks": 4},
+    {"plan.schedule": "zb-h1", "plan.chunks": 1},
+    {"plan.schedule": "zb-v", "plan.chunks": 2},
+)
+SCOPES = ("none", "selective", "full")
+LEAST_GAIN = 0.001
+"""The smallest part of a step that is worth a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A change of a plan, with the step that it makes, and the bytes of the fullest GPU that it takes more."""
+
+    change: Change
+    addresses: Cause
+    step_time_s: float
+    gain: float
+    """The part of the step that is saved."""
+    more_bytes: int
+
+    @property
+    def settings(self) -> str:
+        """The change as options of the command line."""
+        return " ".join(f"--set {name}={_written(value)}" for name, value in self.change.items())
+
+    @property
+    def text(self) -> str:
+        sign = "+" if self.more_bytes >= 0 else "-"
+        return (
+            f"{self.settings}: {-self.gain:+.1%} step, {show_s(self.step_time_s)}, "
+            f"{sign}{show_bytes(abs(self.more_bytes))} on the fullest GPU"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The change and its effects as plain data."""
+        return {
+            "set": {name: list(value) if isinstance(value, tuple) else value for name, value in self.change.items()},
+            "addresses": self.addresses,
+            "step_time_s": self.step_time_s,
+            "gain": self.gain,
+            "more_bytes": self.more_bytes,
+        }
+
+
+def _written(value: Any) -> str:
+    """A value as it stands in a setting."""
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"
+    if isinstance(value, Overlap):
+        beside = (f"{axis}: true" for axis in ("dp", "tp", "pp") if getattr(value, axis))
+        return f"'{{{', '.join(beside)}}}'"
+    return value if isinstance(value, str) else shown(value)
+
+
+def neighbours(run: Run, *, long: bool = False) -> tuple[Neighbour, ...]:
+    """The neighbours of a run's plan that fit and make the step shorter, the shortest first; one for each cause and field."""
+    found = [made for cause, change in _changes(run.scenario) if (made := _made(run, cause, change, long=long))]
+    found += _splits(run, long=long)
+    best: dict[str, Neighbour] = {}
+    for one in sorted(found, key=lambda one: one.step_time_s):
+        if one.gain >= LEAST_GAIN:
+            best.setdefault(next(iter(one.change)), one)
+    return tuple(best.values())
+
+
+def _made(run: Run, cause: Cause, change: Change, *, long: bool) -> Neighbour | None:
+    """A change with its step; with selective recomputation besides where it does not fit alone. None if neither fits."""
+    scenario = run.scenario
+    for more in ({}, {"plan.recompute": "selective"}):
+        whole = {**change, **more}
+        if "plan.recompute" in change and more:
+            break
+        one = candidate_that_fits(changed(scenario, whole)) if legal(changed(scenario, whole)) else None
+        if one is not None:
+            made: Proposal = proposal(one, long=long)
+            if made.step_time_s is None:
+                return None
+            gain = 1 - made.step_time_s / run.metrics.step_time_s
+            return Neighbour(whole, cause, made.step_time_s, gain, one.memory.total_bytes - run.peak_memory_bytes)
+    return None
+
+
+def _changes(scenario: Scenario) -> Iterator[tuple[Cause, Change]]:
+    """The changes that are tried, but for splits of the layers, each with the cause that it addresses."""
+    plan, job = scenario.plan, scenario.job
+    replicas = derived.data_parallel_degree(scenario)
+    each = job.global_batch // replicas
+    for size in (2 * job.microbatch_size, job.microbatch_size // 2):
+        if size and each % size == 0:
+            yield BELOW_PEAK if size > job.microbatch_size else BUBBLE, {"job.microbatch_size": size}
+    scope = plan.recomputation.scope
+    for other in SCOPES:
+        if other != scope and scope in SCOPES:
+            yield RECOMPUTATION, {"plan.recompute": other}
+    if plan.pp > 1 and plan.layout == "even" and not plan.shares_vocabulary:
+        for schedule in SCHEDULES:
+            if (plan.schedule, plan.chunks) != tuple(schedule.values()):
+                yield BUBBLE, schedule
+    open_dp = {"plan.dp": None} if plan.dp else {}
+    for axis, cause in (("tp", "tp"), ("pp", BUBBLE), ("cp", "cp")):
+        degree = getattr(plan, axis)
+        for other in (2 * degree, degree // 2):
+            if other and not (axis == "cp" and degree == 1):
+                yield cause, {f"plan.{axis}": other, **open_dp}
+    if plan.full_sharding.kind == "none" and replicas > 1:
+        yield OPTIMIZER, {"plan.sharding": "zero1"}
+    usual = plan.overlap.over(scenario.framework.overlap)
+    for axis in ("dp", "tp", "pp"):
+        if not getattr(usual, axis) and (axis != "tp" or plan.tp > 1):
+            yield axis, {"plan.overlap": replace(plan.overlap, **{axis: True})}
+
+
+def _splits(run: Run, *, long: bool) -> list[Neighbour]:
+    """The best split of the layers that moving one at a time from the slowest stage leads to, and the best after one move."""
+    counts = stage_counts(run)
+    if len(counts) < 2 or run.scenario.plan.vocabulary == "redis":
+        return []
+    best, tried, slowest = None, {counts}, _slowest_stage(run)
+    while True:
+        moves = [split for split in _moved(counts, slowest) if split not in tried]
+        tried.update(moves)
+        made = [one for split in moves if (one := _made(run, IMBALANCE, {"plan.layout": split}, long=long))]
+        quickest = min(made, key=lambda one: one.step_time_s, default=None)
+        if quickest is None or (quickest.step_time_s >= (best.step_time_s if best else run.metrics.step_time_s)):
+            return [best] if best else []
+        best, counts = quickest, quickest.change["plan.layout"]
+
+
+def stage_counts(run: Run) -> tuple[int, ...]:
+    """The layers of every stage in model order."""
+    return tuple({stage.number: stage.layers for stage in run.program.stages if not stage.share}.values())
+
+
+def _moved(counts: tuple[int, ...], slowest: int) -> Iterator[tuple[int, ...]]:
+    """The splits in which a layer of the slowest stage stands in another."""
+    for other in range(len(counts)):
+        if other != slowest and counts[slowest] > 1:
+            yield tuple(n - (i == slowest) + (i == other) for i, n in enumerate(counts))
+
+
+def _slowest_stage(run: Run) -> int:
+    """The stage whose forward and backward passes take longest on its rank."""
+    return max(stage_seconds(run).items(), key=lambda item: item[1])[0]

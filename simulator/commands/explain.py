@@ -1,0 +1,77 @@
+"""`trainsim explain`: why a step takes as long as it does, and what to change."""
+
+from __future__ import annotations
+
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+import click
+
+from ._show import json_option, long_option, print_json, print_notes, print_table, progress, say, scenario_argument
+
+if TYPE_CHECKING:
+    from ..advise.explanation import Explanation
+
+COLUMNS = 120
+MOST_STAGES = 5
+"""Most stages of the path that are listed."""
+
+
+@click.command("explain", short_help="Say why a step is slow, and what to change.")
+@scenario_argument
+@click.option("--allow-oom", is_flag=True, help="Explain a plan that does not fit in memory.")
+@long_option
+@json_option
+def command(scenario: str, settings: tuple[str, ...], trust: bool, allow_oom: bool, long: bool, as_json: bool) -> None:
+    """Say in words and numbers why a training step of SCENARIO takes as long as it does, and what would make it shorter.
+
+    The waterfall removes one cause after another and simulates the step again; what a cause adds is the difference, and what
+    remains above the model's flop at peak is the pipeline bubble. The critical path is the chain of tasks that waited for each
+    other. Changes are simulated plans that fit in memory and differ from this one in one decision.
+    """
+    from ..advise.explanation import explain
+    from ..simulation.runnable import load_one
+
+    with progress("simulating"):
+        run = load_one(scenario, settings, trust=trust).simulate(allow_oom=allow_oom, long=long)
+        found = explain(run, long=long)
+    print_notes(run.notes)
+    if as_json:
+        print_json(found.as_dict())
+        return
+    _print(found)
+
+
+def _print(found: Explanation) -> None:
+    from ..units import show_s
+
+    metrics = found.run.metrics
+    say(f"A step takes {show_s(metrics.step_time_s)}, MFU {metrics.mfu:.1%}. It is longer than its flop at peak because of:")
+    for number, loss in enumerate(found.losses, 1):
+        _paragraph(f"{number:>2}. ", f"{loss.cause}: {loss.text}.")
+    say()
+    rows = [
+        [bar.cause, f"{found.waterfall.fraction(bar):.2%}", *("" if s is None else show_s(s) for s in (bar.seconds, bar.alone_s))]
+        for bar in found.waterfall.bars
+    ]
+    title = "Waterfall: causes removed one after another, from the step down to its flop at peak"
+    print_table(["cause", "of the step", "seconds", "removed alone"], rows, right=(1, 2, 3), title=title)
+    say()
+    path = found.path
+    parts = ", ".join(f"{name} {show_s(value)}" for name, value in path.by_category.items())
+    _paragraph("", f"Critical path, {len(path.segments):,} operations: {parts}.")
+    stages = {stage: took for stage, took in path.by(lambda segment: segment.stage).items() if stage >= 0}
+    if len(stages) > 1:
+        named = ", ".join(f"{stage} {show_s(took)}" for stage, took in list(stages.items())[:MOST_STAGES])
+        _paragraph("", f"By stage: {named}{', ...' if len(stages) > MOST_STAGES else ''}.")
+    say()
+    if not found.best:
+        say("No change that was tried makes the step shorter.")
+    for number, change in enumerate(found.best, 1):
+        _paragraph(f"change {number}  ", change.text)
+
+
+def _paragraph(start: str, text: str) -> None:
+    """Text wrapped to the width of the page, behind a number."""
+    behind = " " * len(start)
+    say(fill(text, COLUMNS, initial_indent=start, subsequent_indent=behind, break_on_hyphens=False, break_long_words=False))

@@ -1,0 +1,129 @@
+"""Comparison of runs: what differs in their scenarios, and what differs in their results, stage by stage, operator by operator.
+
+Values that are equal in all runs are left out, so that a run compared with itself has no differences.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..engine.task import Array
+from ..errors import UserError, must_be
+from ..escape import Summarised
+from ..simulation.run import Run
+from ..units import GIB, seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Values = tuple[Any, ...]
+EXAMPLE = 'sim.compare({"one": run, "other": run})'
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Summarised):
+    """Several runs side by side. Every difference is a dotted name with a value for each run, None where a run has none."""
+
+    runs: Mapping[str, Run]
+
+    @cached_property
+    def scenario(self) -> dict[str, Values]:
+        """The fields of the scenarios that differ."""
+        return self._differing([dict(_flat(run.scenario.as_dict())) for run in self.runs.values()])
+
+    @cached_property
+    def result(self) -> dict[str, Values]:
+        """The metrics, and the seconds of stages, operators and communication on a mean rank, that differ."""
+        return self._differing([dict(_results(run)) for run in self.runs.values()])
+
+    def _differing(self, records: list[dict[str, Any]]) -> dict[str, Values]:
+        names = dict.fromkeys(name for record in records for name in record)
+        columns = {name: tuple(record.get(name) for record in records) for name in names}
+        return {name: values for name, values in columns.items() if any(value != values[0] for value in values)}
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """The fields that differ, and the step times."""
+        fields = [(name, " | ".join(map(str, values))) for name, values in self.scenario.items()]
+        times = " | ".join(f"{run.metrics.step_time_s:.6g} s" for run in self.runs.values())
+        return [("runs", " | ".join(self.runs)), *fields, ("step time", times)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything that `trainsim compare --json` prints."""
+        return {"scenario": self._named(self.scenario), "result": self._named(self.result)}
+
+    def _named(self, differing: Mapping[str, Values]) -> dict[str, dict[str, Any]]:
+        return {name: dict(zip(self.runs, values, strict=True)) for name, values in differing.items()}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each difference of scenario and result, a column for each run."""
+        import pandas as pd
+
+        return pd.DataFrame.from_dict({**self.scenario, **self.result}, orient="index", columns=list(self.runs))
+
+
+def compare(runs: Mapping[str, Run]) -> Comparison:
+    """The comparison of runs that have names."""
+    must_be(runs, Mapping, "runs", "runs by name", EXAMPLE)
+    for name, run in runs.items():
+        must_be(run, Run, f"runs[{name!r}]", "a run", EXAMPLE)
+    if not runs:
+        raise UserError("there is no run to compare", hint=EXAMPLE)
+    return Comparison(dict(runs))
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested mappings by their dotted names. A list is one value."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value
+
+
+def _results(run: Run) -> Iterator[tuple[str, Any]]:
+    """The results of a run that a comparison looks at, by name."""
+    yield from _flat(asdict(run.metrics))
+    yield "peak_memory_gib", run.peak_memory_bytes / GIB
+    yield "gpus", run.gpus
+    yield from ((f"stage {stage}.compute_s", took_s) for stage, took_s in sorted(stage_seconds(run).items()))
+    yield from sorted(operator_seconds(run).items())
+
+
+def stage_seconds(run: Run) -> dict[int, float]:
+    """Seconds that the kernels of each stage take in a step, on a rank of its slowest class."""
+    taken: dict[int, float] = defaultdict(float)
+    for which, labels in enumerate(run.observation.labels):
+        length_ns, counted = _lengths_ns(run, which), run.observation.counts(labels.iteration)
+        rows = labels.is_compute & (labels.stage >= 0) & counted
+        for stage in np.unique(labels.stage[rows]).tolist():
+            took_ns = int(length_ns[rows & (labels.stage == stage)].sum())
+            taken[stage] = max(taken[stage], seconds(took_ns / run.observation.window.steps))
+    return taken
+
+
+def operator_seconds(run: Run) -> dict[str, float]:
+    """Seconds that each operator, and the operations of each axis, take in a step on a mean rank, whether it waits or not."""
+    total_s: dict[str, float] = defaultdict(float)
+    timeline, observed = run.engine_timeline, run.observation
+    for which, labels in enumerate(observed.labels):
+        length_ns, counted = _lengths_ns(run, which), observed.counts(labels.iteration)
+        share = int(timeline.multiplicity[which]) / timeline.ranks / observed.window.steps
+        of_op_ns = np.bincount(labels.op[counted], weights=length_ns[counted], minlength=len(labels.ops))
+        for op in np.unique(labels.op[counted]).tolist():
+            one, axis = labels.ops[op], labels.axes[op]
+            name = one.name.partition(".")[2] if one.layer >= 0 else one.name
+            total_s[f"axis {axis}.s" if axis else f"operator {name}.s"] += share * seconds(float(of_op_ns[op]))
+    return total_s
+
+
+def _lengths_ns(run: Run, which: int) -> Array:
+    times = run.engine_timeline.class_times(which)
+    length_ns: Array = times.end_ns - times.start_ns
+    return length_ns

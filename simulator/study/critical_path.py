@@ -1,0 +1,132 @@
+"""Critical path of a step: the chain of tasks that each waited for the one before, from the end of the step back to its begin.
+
+The path begins at the event that closes the measured steps and goes back, at each task to the predecessor (streams included) for
+which it waited longest, by end plus tail, until the time of the event that opens them. Its segments follow one another without a
+gap, so that their lengths add up to the measured window of the rank at which it ends.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..metrics.idle import latest_predecessors
+from ..program.labels import Labels
+from ..program.program import HOST
+from ..simulation.result import Result
+from ..units import seconds
+
+COMPUTE, OPTIMIZER, LAUNCH = "compute", "optimizer", "launches"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of the path, spent on one operation of one rank; of a collective, the first of its ranks is named."""
+
+    rank: int
+    stage: int
+    """Number of the stage in model order; -1 outside stages."""
+    phase: str
+    microbatch: int
+    op: str
+    category: str
+    """`compute`, `optimizer` or `launches`; for communication its axis."""
+    from_ns: int
+    until_ns: int
+
+    @property
+    def length_ns(self) -> int:
+        return self.until_ns - self.from_ns
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """The segments of the path of a run, in the order of time."""
+
+    segments: tuple[Segment, ...]
+    steps: int
+    """Number of training steps that the path spans."""
+
+    @property
+    def length_ns(self) -> int:
+        return sum(segment.length_ns for segment in self.segments)
+
+    def by(self, of: Callable[[Segment], Any]) -> dict[Any, float]:
+        """Seconds of the path per step by a property of its segments, the longest first."""
+        total_ns: dict[Any, int] = defaultdict(int)
+        for segment in self.segments:
+            total_ns[of(segment)] += segment.length_ns
+        return {key: seconds(ns / self.steps) for key, ns in sorted(total_ns.items(), key=lambda item: -item[1])}
+
+    @cached_property
+    def by_category(self) -> dict[str, float]:
+        return self.by(lambda segment: segment.category)
+
+    def as_list(self) -> list[dict[str, Any]]:
+        """Every segment as plain data."""
+        names = ("rank", "stage", "phase", "microbatch", "op", "category", "from_ns", "until_ns")
+        return [{name: getattr(segment, name) for name in names} for segment in self.segments]
+
+
+def critical_path(result: Result) -> CriticalPath:
+    """The critical path of the measured steps of a run."""
+    observed = result.observation
+    times, window = observed.timeline.times, observed.window
+    latest = latest_predecessors(observed)
+    closing = int(np.argmax(window.end_ns))
+    begin_ns, high_ns = int(window.begin_ns[closing]), int(window.end_ns[closing])
+    task = _closing_task(result, closing)
+    if window.iterations.start > 0:
+        task = int(latest[task])
+    found: list[tuple[int, int, int]] = []
+    while task >= 0 and high_ns > begin_ns:
+        before = int(latest[task])
+        arrived_ns = int(times.arrival_ns[before]) if before >= 0 else 0
+        low_ns = max(begin_ns, min(high_ns, arrived_ns, int(times.start_ns[task])) if before >= 0 else 0)
+        if high_ns > low_ns:
+            found.append((task, low_ns, high_ns))
+        task, high_ns = before, low_ns
+    segments = (segment for task, low, high in reversed(found) for segment in _segments(result, task, low, high))
+    return CriticalPath(tuple(segments), window.steps)
+
+
+def _closing_task(result: Result, which: int) -> int:
+    """The task whose end (or, where steps run into each other, whose start) closes the window of a class of ranks."""
+    observed = result.observation
+    times, expansion = observed.timeline.times, observed.timeline.expansion
+    if observed.window.iterations.start == 0:
+        return int(np.argmax(times.arrival_ns))
+    labels, tasks = observed.labels[which], expansion.tasks_of(which)
+    first = np.flatnonzero(labels.is_compute & (labels.iteration == observed.window.iterations.stop))
+    return int(tasks[first[np.argmin(times.start_ns[tasks[first]])]])
+
+
+def _segments(result: Result, task: int, low_ns: int, high_ns: int) -> Iterator[Segment]:
+    """The segments of one task of the path: one, or where its rows were merged one for each."""
+    expansion = result.observation.timeline.expansion
+    which = int(expansion.origin[0][task])
+    labels, rank = result.observation.labels[which], int(np.argmax(expansion.class_of == which))
+    row, merged = int(expansion.origin[1][task]), expansion.template_of(which).merged
+    rows = np.array([row]) if merged is None else np.flatnonzero(merged.of_row == merged.of_row[row])
+    start_ns = result.observation.timeline.class_times(which).start_ns[rows].tolist() if len(rows) > 1 else [low_ns]
+    ends_ns = [*start_ns[1:], high_ns]
+    from_ns = result.observation.from_ns
+    for row, begin, end in zip(rows.tolist(), [low_ns, *start_ns[1:]], ends_ns, strict=True):
+        begin, end = max(low_ns, begin), min(high_ns, end)
+        if end > begin:
+            step = labels.steps[int(labels.step[row])]
+            stage = int(labels.stage[row])
+            at = begin - from_ns, end - from_ns
+            yield Segment(rank, stage, step.phase, step.microbatch, labels.block(row), _category(labels, row), *at)
+
+
+def _category(labels: Labels, row: int) -> str:
+    if labels.is_compute[row]:
+        return OPTIMIZER if labels.phase[row] == "optimizer" else COMPUTE
+    axis = str(labels.axis[row])
+    return LAUNCH if axis == HOST else axis or "wait"

@@ -1,0 +1,137 @@
+"""The step without some of its causes: the same task graph, simulated again with durations in which a cause takes no time.
+
+Orders, dependencies and classes of ranks stay as they were: only durations change. So the difference between two such steps is
+what a cause adds to the step, with all that waits behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from ..engine.replay import with_fixed_durations
+from ..engine.task import FULL_SPEED, Array, TaskGraph
+from ..engine.timeline import Timeline
+from ..errors import UserError
+from ..kernels import Kernel
+from ..metrics import Window, observe, whole
+from ..program.labels import Labels
+from ..program.program import HOST, Compute, Purpose
+from ..simulation import choose_engine
+from ..simulation.result import Result
+from ..simulation.steady_state import between_starts, first_starts_ns
+from ..units import NS_PER_S, seconds
+
+Cause = str
+LAUNCHES, OPTIMIZER, IMBALANCE = "launches", "optimizer", "imbalance"
+RECOMPUTATION, SLOWER_CLOCKS, BELOW_PEAK = "recomputation", "sustained clocks", "kernel efficiency"
+
+
+@dataclass(frozen=True)
+class Counterfactual:
+    """A finished simulation, whose step can be simulated again without some causes."""
+
+    result: Result
+    _shares: dict[Kernel, float] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.result.scenario.fidelity.collectives == "stepwise":
+            hint = "use fidelity.collectives: fluid, or closed"
+            raise UserError("what a step would take without a cause is not known where every message is simulated", hint=hint)
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of communication that occur in the program."""
+        return tuple(axis for axis in self.result.observation.axes if axis != HOST)
+
+    @cached_property
+    def causes(self) -> tuple[Cause, ...]:
+        """Every cause that can be removed, in the order in which a waterfall removes them."""
+        return (LAUNCHES, OPTIMIZER, *self.axes, IMBALANCE, RECOMPUTATION, SLOWER_CLOCKS, BELOW_PEAK)
+
+    def step_s(self, removed: Iterable[Cause]) -> float:
+        """Seconds of a step without the given causes, averaged over ranks as the step time of the run is."""
+        gone = frozenset(removed)
+        if not gone:
+            return self.result.metrics.step_time_s
+        every = self.result.scenario.fidelity.collectives == "closed"
+        times, _, _ = choose_engine.run(with_fixed_durations(self._graph(gone), every=every))
+        timeline = Timeline(times, self.result.engine_timeline.expansion)
+        return observe(timeline, self.result.labels, window=self._window(timeline)).step_s
+
+    def kernels_s(self, removed: Iterable[Cause]) -> float:
+        """Seconds of kernels in a step on a mean rank, without the given causes."""
+        gone, total_ns = frozenset(removed), []
+        for which, labels in enumerate(self.result.observation.labels):
+            counted = self.result.observation.counts(labels.iteration[labels.is_compute])
+            total_ns.append(self._compute_ns(which, gone)[counted].sum())
+        timeline, steps = self.result.engine_timeline, self.result.observation.window.steps
+        return seconds(float(np.dot(total_ns, timeline.multiplicity)) / timeline.ranks / steps)
+
+    def _window(self, timeline: Timeline) -> Window:
+        """The same training steps as the run measures, on another timeline."""
+        window, labels = self.result.observation.window, self.result.labels
+        if window.iterations.start == 0:
+            return whole(timeline, labels, window.steps)
+        return between_starts(first_starts_ns(timeline, labels), window.steps)
+
+    def _graph(self, gone: frozenset[Cause]) -> TaskGraph:
+        """The graph with the durations that are left when causes are removed."""
+        expansion = self.result.engine_timeline.expansion
+        graph, silent = expansion.graph, np.zeros(len(expansion.graph), dtype=bool)
+        computed: list[tuple[Array, Array]] = []
+        for which, labels in enumerate(self.result.observation.labels):
+            tasks = expansion.tasks_of(which)
+            silent[tasks[~labels.is_compute & self._removed(labels, gone)]] = True
+            computed.append((tasks[labels.is_compute], self._compute_ns(which, gone)))
+        factors = self._evening([own_ns.sum() for _, own_ns in computed]) if IMBALANCE in gone else np.ones(len(computed))
+        solo_ns, speed = np.where(silent, 0, graph.solo_ns), np.copy(graph.speed)
+        for (tasks, own_ns), factor in zip(computed, factors.tolist(), strict=True):
+            solo_ns[tasks] = 0
+            np.add.at(solo_ns, tasks, np.rint(own_ns * factor).astype(np.int64))
+            speed[tasks] = -1 if IMBALANCE in gone else speed[tasks]
+        sharing = graph.sharing and replace(graph.sharing, group=np.where(silent, -1, graph.sharing.group))
+        tail_ns, work = (np.where(silent, 0, column) for column in (graph.tail_ns, graph.work))
+        footprint = np.where(silent, -1, graph.footprint)
+        return replace(graph, solo_ns=solo_ns, tail_ns=tail_ns, work=work, footprint=footprint, speed=speed, sharing=sharing)
+
+    def _removed(self, labels: Labels, gone: frozenset[Cause]) -> Array:
+        """Whether each row of a class of ranks belongs to a cause that is removed."""
+        axes = [HOST if cause == LAUNCHES else cause for cause in gone]
+        repeated = np.array([op.purpose is Purpose.RECOMPUTE for op in labels.ops])[labels.op]
+        optimizing = (labels.phase == OPTIMIZER) & labels.is_compute
+        removed: Array = np.isin(labels.axis, axes) | (repeated & (RECOMPUTATION in gone)) | (optimizing & (OPTIMIZER in gone))
+        return removed
+
+    def _compute_ns(self, which: int, gone: frozenset[Cause]) -> Array:
+        """Nanoseconds of each kernel of a class of ranks, at full speed."""
+        labels, expansion = self.result.observation.labels[which], self.result.engine_timeline.expansion
+        rows, variant = np.flatnonzero(labels.is_compute), int(expansion.skeleton.variants[which])
+        own_ns = expansion.template_of(which).whole.durations_ns(variant)[rows].astype(float)
+        if BELOW_PEAK in gone:
+            own_ns = labels.flop_of(variant)[rows] * (NS_PER_S / self.result.observation.peak_flop_per_s)
+        elif SLOWER_CLOCKS in gone:
+            of_kernel = [self._burst_share(op.kernel) if isinstance(op, Compute) else 1.0 for op in labels.ops]
+            own_ns *= np.array(of_kernel)[labels.op[rows]]
+        own_ns[self._removed(labels, gone)[rows]] = 0
+        return own_ns
+
+    def _burst_share(self, kernel: Kernel) -> float:
+        """The time of a kernel in a short burst of launches, over its time in a step."""
+        if kernel not in self._shares:
+            took_s = self.result.prices.estimate(kernel).seconds
+            self._shares[kernel] = self.result.prices.burst_s(kernel) / took_s if took_s else 1.0
+        return self._shares[kernel]
+
+    def _evening(self, total_ns: Sequence[float]) -> Array:
+        """The factor for each class of ranks after which all ranks compute for equally long, as long as the mean."""
+        timeline = self.result.engine_timeline
+        graph, skeleton = timeline.expansion.graph, timeline.expansion.skeleton
+        speeds = np.array([profile.value[0] for profile in graph.profiles])[graph.speed_profile]
+        total, took = np.array(total_ns), np.array(total_ns) * FULL_SPEED / speeds[: skeleton.ranks]
+        mean_ns = float(np.dot(took, timeline.multiplicity)) / timeline.ranks
+        factors: Array = mean_ns / np.where(total > 0, total, mean_ns)
+        return factors

@@ -1,0 +1,44 @@
+"""What differs between runs, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import simulator as sim
+
+from ..small_scenarios import scenario
+
+USUAL = scenario(plan=sim.Plan(tp=2, pp=2))
+
+
+def test_a_run_differs_from_itself_in_nothing() -> None:
+    run = USUAL.simulate()
+    again = USUAL.simulate()
+    found = sim.compare({"a": run, "b": again})
+    assert not found.scenario
+    assert not found.result
+    assert found.to_pandas().empty
+
+
+def test_what_was_changed_is_listed_with_what_follows_from_it() -> None:
+    other = replace(USUAL, plan=sim.Plan(tp=2, pp=2, layout=(5, 3)))
+    found = sim.compare({"a": USUAL.simulate(), "b": other.simulate()})
+    assert found.scenario == {"plan.layout": ("even", (5, 3))}
+    first, second = found.result["stage 0.compute_s"]
+    assert second / first == pytest.approx(5 / 4, rel=0.1)
+    assert "operator qkv.s" not in found.result, "all ranks together do the same work"
+    assert found.as_dict()["result"]["step_time_s"].keys() == {"a", "b"}
+    assert "step_time_s" in found.to_pandas().index
+
+
+def test_what_only_one_run_has_is_none_in_the_other() -> None:
+    other = replace(USUAL, plan=sim.Plan(tp=1, pp=2))
+    found = sim.compare({"a": USUAL.simulate(), "b": other.simulate()})
+    assert found.result["axis tp.s"][1] is None
+
+
+def test_no_run_is_no_comparison() -> None:
+    with pytest.raises(sim.UserError, match="no run"):
+        sim.compare({})

@@ -1,0 +1,75 @@
+"""The bars of a waterfall are differences of simulated steps, and add up to the step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import simulator as sim
+from simulator.study.waterfall import BUBBLE, waterfall
+from simulator.study.without import BELOW_PEAK, IMBALANCE, LAUNCHES, OPTIMIZER, RECOMPUTATION, SLOWER_CLOCKS, Counterfactual
+
+from ..small_scenarios import scenario, small_cluster, small_model
+
+PLANS: list[dict[str, Any]] = [
+    {"tp": 2, "pp": 2, "dp": 2},
+    {"tp": 1, "pp": 1, "dp": 8, "sharding": "fsdp"},
+    {"tp": 2, "pp": 4, "dp": 1, "recompute": "full"},
+]
+
+
+def run_of(plan: dict[str, Any], *slow: sim.Perturb, model: Any = None, batch: int = 16, **more: Any) -> sim.Run:
+    job = sim.Job(sequence_length=512, global_batch=batch)
+    return scenario(model or small_model(), small_cluster(2), sim.Plan(**plan), job, perturb=slow, **more).simulate()
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_bars_add_up_to_the_step(plan: dict[str, Any]) -> None:
+    run = run_of(plan, framework=sim.framework("megatron-core-2025"))
+    shown = waterfall(run)
+    assert sum(bar.seconds for bar in shown.bars) == pytest.approx(run.metrics.step_time_s, rel=1e-9)
+    assert sum(shown.fraction(bar) for bar in shown.bars) == pytest.approx(1, abs=1e-9)
+    assert shown.fraction(shown.bars[-1]) == pytest.approx(run.metrics.mfu, rel=1e-9)
+
+
+def test_a_bar_is_what_a_scenario_without_the_cause_saves() -> None:
+    """Where fields of a scenario remove the same cause, the step is the same to the nanosecond."""
+    plan = {"tp": 2, "pp": 2, "dp": 2}
+    framework = sim.framework("megatron-core-2025")
+    burst = sim.Fidelity(overlap="free", power="burst")
+    assert Counterfactual(run_of(plan, framework=framework)).step_s([SLOWER_CLOCKS]) == pytest.approx(
+        run_of(plan, framework=framework, fidelity=burst).metrics.step_time_s, rel=1e-5
+    )
+
+
+def test_without_anything_but_stages_a_uniform_pipeline_has_its_textbook_bubble() -> None:
+    """P - 1 of M + P - 1: at the speed of the kernels themselves, whose stages differ by embedding and head until evened."""
+    run = run_of({"tp": 1, "pp": 8, "dp": 1}, model=small_model(vocab=512))
+    without = Counterfactual(run)
+    gone = [cause for cause in without.causes if cause not in (BELOW_PEAK, SLOWER_CLOCKS)]
+    assert 1 - without.kernels_s(gone) / without.step_s(gone) == pytest.approx(7 / 23, rel=0.01)
+
+
+def test_a_slow_rank_is_imbalance_and_nothing_else() -> None:
+    """One of eight replicas at half speed: evened, all take the mean."""
+    plan = {"tp": 1, "pp": 1, "dp": 8}
+    usual, slow = (Counterfactual(run_of(plan, *p)) for p in ([], [sim.Perturb(rank=3, speed=0.5)]))
+    evened_s = slow.step_s([IMBALANCE])
+    assert usual.step_s([]) < evened_s < slow.step_s([])
+    assert evened_s - usual.step_s([]) == pytest.approx(usual.kernels_s([]) / 8, rel=0.05)
+    assert usual.step_s([IMBALANCE]) == pytest.approx(usual.step_s([]), rel=1e-6)
+
+
+def test_what_does_not_occur_adds_nothing() -> None:
+    run = run_of({"tp": 1, "pp": 1, "dp": 8})
+    bars = {bar.cause: bar.seconds for bar in waterfall(run).bars}
+    assert bars[LAUNCHES] == bars[RECOMPUTATION] == 0
+    assert bars[OPTIMIZER] > 0
+    assert bars[BUBBLE] == pytest.approx(0, abs=1e-6), "but for durations rounded to whole nanoseconds"
+
+
+def test_messages_are_refused() -> None:
+    stepwise = sim.Fidelity(collectives="stepwise", overlap="free")
+    with pytest.raises(sim.UserError, match="every message"):
+        waterfall(run_of({"tp": 2, "pp": 1, "dp": 4}, fidelity=stepwise))
