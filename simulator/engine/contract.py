@@ -154,7 +154,7 @@ class _Contraction:
             return False  # nodes wait for one another in a circle, and no chain has a head
         self.hang(hangs)
         self.merge(joins, chains, hangs)
-        return n - len(self.fixed) > n // PAYS or np.count_nonzero(superfluous) > len(superfluous) // PAYS
+        return n - len(self.fixed) > n // PAYS or int(superfluous.sum()) > len(superfluous) // PAYS
 
     def keep(self, kept: Array) -> None:
         """Keeps some edges."""
