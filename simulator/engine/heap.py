@@ -27,8 +27,8 @@ NEVER = 1 << 256
 """The duration of work at no speed, in ns."""
 LIMIT = 1 << 61
 """Durations of chains are added up in 64 bits if the sum of all durations is below this number of ns."""
-CONTRACTED_FROM = 1_000
-"""Number of tasks from which contraction saves more time than it takes."""
+MOST_UNCONTRACTED = 1_000
+"""Largest number of tasks of which contraction takes more time than it saves."""
 WAITS, BEGUN, RUNS, ENDED = range(4)
 """States of a task that enters the heap. Its next event is its start, the end of its fixed time, the end of its work, or none."""
 
@@ -41,7 +41,7 @@ def simulate(graph: TaskGraph) -> Times:
 
 def contracted(graph: TaskGraph) -> Contracted | None:
     """The graph of chains, or None where contraction would take longer than it saves, or times might not fit into 64 bits."""
-    if len(graph) < CONTRACTED_FROM:
+    if len(graph) <= MOST_UNCONTRACTED:
         return None
     columns = graph.stretched_ns(), graph.solo_ns, graph.tail_ns
     return contract(graph) if sum(column.sum(dtype=float) for column in columns) < LIMIT else None

@@ -10,7 +10,7 @@ from ..engine.task import TaskGraph
 from ..engine.timeline import Times
 
 EVENT_LOOP = f"{compiled.__name__}.event_loop"
-MANY_TASKS = 100_000
+MANY_TASKS = 120_000
 """Number of tasks left by contraction from which the compiled engine is faster, although loading takes 0.7 s of processor time
 and the first compilation 10 s: the heap takes 8 us for a task that may be slowed, and 3 us for another one."""
 MANY_TASKS_ANEW = 2_000_000

@@ -103,7 +103,7 @@ def graphs(kind: str, first: int, count: int, tasks: int) -> Iterator[TaskGraph]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_task_starts_and_ends_as_in_the_reference(kind: str) -> None:
+def test_s7_4_every_task_starts_and_ends_as_in_the_reference(kind: str) -> None:
     """Small graphs, 1,505 in all."""
     for graph in graphs(kind, 0, 215, 12):
         assert_equal(heap.times_by(contract(graph)), des.simulate(graph))
@@ -141,7 +141,7 @@ def test_the_graph_of_chains_is_one_that_every_engine_takes() -> None:
         assert_equal(small.times(des.simulate(small.graph), np.zeros(0, dtype=np.int64)), des.simulate(graph))
 
 
-def test_branches_that_leave_one_task_and_meet_again_are_contracted() -> None:
+def test_s7_2_branches_that_leave_one_task_and_meet_again_are_contracted() -> None:
     """Two ranks, and after each kernel of both a collective: all fixed, or with one rank that may be slowed."""
     b = Build(speeds=steady(FULL_SPEED, FULL_SPEED // 2))
     done: list[int] = []
@@ -157,7 +157,7 @@ def test_branches_that_leave_one_task_and_meet_again_are_contracted() -> None:
     assert_as_reference(slowed)
 
 
-def test_a_chain_of_kernels_that_may_be_slowed_is_one_task_with_pieces() -> None:
+def test_s7_1_a_chain_of_kernels_that_may_be_slowed_is_one_task_with_pieces() -> None:
     """And a task that slows the middle of it slows these pieces only."""
     b = Build(speeds=steady(FULL_SPEED))
     for _ in range(4):
@@ -176,7 +176,7 @@ def test_a_chain_of_kernels_that_may_be_slowed_is_one_task_with_pieces() -> None
     assert_equal(found, des.simulate(graph))
 
 
-def test_chains_on_ranks_of_different_speeds_are_kept_apart() -> None:
+def test_s7_3_chains_on_ranks_of_different_speeds_are_kept_apart() -> None:
     b = Build(speeds=[Profile((0, 50), (FULL_SPEED, FULL_SPEED // 2)), Profile((0, 70), (FULL_SPEED, FULL_SPEED // 4))])
     one = b.task(100, on="a", speed=0)
     b.task(100, on="b", after=[one], speed=1)
@@ -185,7 +185,7 @@ def test_chains_on_ranks_of_different_speeds_are_kept_apart() -> None:
 
 
 @pytest.mark.parametrize("kind", ["no flows", "steps"])
-def test_a_deadlock_is_found_with_all_that_it_blocks(kind: str) -> None:
+def test_s7_4_a_deadlock_is_found_with_all_that_it_blocks(kind: str) -> None:
     """Predecessors at random close circles; what each engine says is the same."""
     found = 0
     for graph in graphs(kind, 0, 40, 24):
@@ -218,10 +218,10 @@ def test_a_circle_of_tasks_that_wait_for_one_another_only_is_not_contracted_away
 
 
 def test_times_beyond_64_bits_are_not_added_up_in_them() -> None:
-    b = Build()
-    for _ in range(heap.CONTRACTED_FROM):
+    b, tasks = Build(), heap.MOST_UNCONTRACTED + 1
+    for _ in range(tasks):
         b.task(1 << 60, on="p")
-    assert heap.simulate(b.graph()).makespan_ns == heap.CONTRACTED_FROM << 60
+    assert heap.simulate(b.graph()).makespan_ns == tasks << 60
 
 
 def test_a_link_without_capacity_for_good_is_a_deadlock() -> None:
