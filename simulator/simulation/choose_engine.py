@@ -13,6 +13,8 @@ EVENT_LOOP = f"{compiled.__name__}.event_loop"
 MANY_TASKS = 120_000
 """Number of tasks left by contraction from which the compiled engine is faster, although loading takes 0.7 s of processor time
 and the first compilation 10 s: the heap takes 8 us for a task that may be slowed, and 3 us for another one."""
+MOST_CONTRACTED = 1_200_000
+"""Largest number of tasks that are contracted before the choice, which takes 0.6 us for each, as long as loading from here on."""
 MANY_TASKS_ANEW = 2_000_000
 """Number of these tasks from which it is faster where its machine code cannot be cached, so that each use compiles."""
 MANY_TASKS_AT_ONCE = 2_000
@@ -34,7 +36,7 @@ def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
     if engine == "heap":
         return heap.simulate(graph), "heap", "heap because it was asked for"
     loaded = _is_loaded()
-    small = None if loaded else heap.contracted(graph)
+    small = None if loaded or len(graph) > MOST_CONTRACTED else heap.contracted(graph)
     tasks = len(small.graph if small else graph)
     if tasks >= (min(MANY_TASKS, MANY_TASKS_AT_ONCE) if loaded else MANY_TASKS):
         from ..engine.compiled import event_loop
