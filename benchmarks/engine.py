@@ -1,4 +1,4 @@
-"""How fast the engine is: tasks per second of the event loop and of replay, and what folding saves.
+"""How fast the engine is: tasks per second of the event loops and of replay, and what folding saves.
 
     python benchmarks/engine.py [--quick]
 
@@ -19,8 +19,9 @@ from time import perf_counter, process_time
 from timing import best
 
 import simulator as sim
-from simulator.engine import des
+from simulator.engine import des, heap
 from simulator.engine.compiled import event_loop
+from simulator.engine.contract import contract
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import replay, with_fixed_durations
 from simulator.engine.task import TaskGraph
@@ -45,6 +46,12 @@ def engines() -> None:
     print(f"\nEngines, {len(graph):,} tasks of the folded graph:")
     des_s, _ = best(lambda: des.simulate(graph))
     print(f"  des, contention on            {des_s:7.3f} s  {len(graph) / des_s:12,.0f} tasks/s")
+    heap_s, _ = best(lambda: heap.simulate(graph))
+    tasks = len(contract(graph).graph)
+    print(
+        f"  heap, contention on           {heap_s:7.3f} s  {len(graph) / heap_s:12,.0f} tasks/s  {des_s / heap_s:.1f}x des,"
+        f" {tasks:,} chains"
+    )
     fixed_s, _ = best(lambda: des.simulate(closed))
     print(f"  des, closed                   {fixed_s:7.3f} s  {len(graph) / fixed_s:12,.0f} tasks/s")
     if event_loop.numba:

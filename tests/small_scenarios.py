@@ -10,7 +10,8 @@ import numpy as np
 
 import simulator as sim
 from simulator.binding.bind import Bound
-from simulator.engine import des
+from simulator.engine import des, heap
+from simulator.engine.contract import contract
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import with_fixed_durations
 from simulator.engine.skeleton import Expansion, Skeleton
@@ -86,9 +87,10 @@ def bound_twice(of: RunnableScenario, steps: int | None = 1) -> tuple[Skeleton, 
 
 
 def both(whole: Skeleton, folded: Skeleton) -> Both:
-    """Two bindings of a scenario. The whole is simulated as it is; the folded with lone flows closed, as `simulate` does it."""
+    """Two bindings of a scenario. The whole is simulated as it is, by the reference; the folded with lone flows closed and tasks
+    in a row contracted, as `simulate` does it."""
     each, alike = unfolded(whole), fold(folded)
-    return Both(each, alike, des.simulate(each.graph), des.simulate(with_fixed_durations(alike.graph)))
+    return Both(each, alike, des.simulate(each.graph), heap.times_by(contract(with_fixed_durations(alike.graph))))
 
 
 def time_collective(kind: str, cluster: Any, sizes_bytes: Sequence[int] = (), **options: Any) -> list[Timed]:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 COLUMNS = 120
 """Width of text that is wrapped."""
 ENGINE_HELP = (
-    "des: event loop. replay: longest path, where no link is shared. compiled: numba. All give equal results; auto picks one."
+    "des: event loop of SimPy. heap: the same without SimPy. replay: longest path, where no link is shared. compiled: numba. "
+    "All give equal results; auto picks one."
 )
 COSTS_HELP = (
     "List all kernels and collectives (of each job by itself): time, how much longer that is than in a short burst, model, "

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from .contract import followed, only
 from .skeleton import Skeleton
 from .task import FULL_SPEED, Array, Csr, Profile
 from .template import Merged, Template
@@ -33,23 +34,15 @@ def merged(skeleton: Skeleton, groups: Sequence[Array]) -> Skeleton:
 
 def _merged(template: Template, group: Array) -> Template:
     n, lanes = len(template), template.lanes
-    single = np.bincount(lanes.idx, minlength=n) == 1
-    alone = (template.slot < 0) & single
-    previous = np.full(n, -1)
-    same_lane = lanes.row_of[1:] == lanes.row_of[:-1]
-    previous[lanes.idx[1:][same_lane]] = lanes.idx[:-1][same_lane]
-    joins = alone & (previous >= 0) & alone[previous] & (group == group[previous])
+    lane_of = np.full(n, -1)
+    lane_of[lanes.idx] = lanes.row_of
+    lane_of[(template.slot >= 0) | (np.bincount(lanes.idx, minlength=n) != 1)] = -1
     row, before = template.preds.row_of, template.preds.idx
-    others = before != previous[row]
-    joins[row[others]] = False
-    awaited = np.zeros(n, dtype=bool)
-    awaited[before[others]] = True
-    joins &= ~awaited[previous]
-    head = np.arange(n)
-    for lane in range(len(lanes)):
-        rows = lanes.row(lane)
-        begins = np.maximum.accumulate(np.where(joins[rows], 0, np.arange(len(rows))))
-        head[rows[joins[rows]]] = rows[begins[joins[rows]]]
+    follows = lanes.row_of[1:] == lanes.row_of[:-1]
+    src, dst = np.concatenate([before, lanes.idx[:-1][follows]]), np.concatenate([row, lanes.idx[1:][follows]])
+    src, dst = np.divmod(np.unique(src * n + dst), n)
+    joins = only(src, dst, n) & (lane_of[src] >= 0) & (lane_of[src] == lane_of[dst]) & (group[src] == group[dst])
+    (head,) = followed(n, src[joins], dst[joins])
     heads = np.flatnonzero(head == np.arange(n))
     of_row = np.searchsorted(heads, head)
     order = np.argsort(of_row, kind="stable")

@@ -2,7 +2,8 @@
 
 Each uncontended transfer is first replaced by a task of fixed duration. This is exact, and cheap: the flows of one stream never
 overlap, so a link with flows of a single stream gives each flow its uncontended rate. Replay is legal only if all durations are
-then fixed: no two flows of different streams on one link, no speed that changes. Replay proves this first, or else refuses.
+then fixed: no two flows of different streams on one link, no speed that changes. Replay proves this first, or else refuses. The
+longest path is what `heap.py` walks where nothing needs its heap.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from ..errors import UserError
-from .task import WEIGHT_BITS, Array, TaskGraph, offsets
-from .timeline import Times, deadlock
+from . import heap
+from .task import WEIGHT_BITS, Array, TaskGraph
+from .timeline import Times
 
 
 def with_fixed_durations(graph: TaskGraph, *, every: bool = False) -> TaskGraph:
@@ -89,31 +91,8 @@ def _refusal(closed: TaskGraph) -> str:
 
 
 def replay(graph: TaskGraph) -> Times:
-    """Start and end of every task: the end of each task delays the start of its successors.
-
-    Raises `UserError` where a fixed duration would be an approximation. The loop runs on plain integers in lists: sorting the
-    tasks into levels takes as long as this loop, and a numpy call on a level costs as much as some hundred tasks in the loop,
-    while most levels of a small graph hold only a few tasks.
-    """
+    """Start and end of every task, where all durations are fixed. Raises `UserError` where that would be an approximation."""
     closed = with_fixed_durations(graph)
     if reason := _refusal(closed):
         raise UserError(f"replay is exact only where durations are fixed: {reason}", hint="use --engine des (or auto)")
-    duration_ns, n = closed.stretched_ns().tolist(), len(graph)
-    before, tails_ns = graph.all_preds()
-    by_predecessor = np.argsort(before.idx, kind="stable")
-    first = offsets(np.bincount(before.idx, minlength=n)).tolist()
-    successor, tail_ns = before.row_of[by_predecessor].tolist(), tails_ns[by_predecessor].tolist()
-    missing = before.counts.tolist()
-    start, end = [0] * n, [-1] * n
-    ready = [task for task, count in enumerate(missing) if not count]
-    for task in ready:  # grows while it is walked
-        ended = end[task] = start[task] + duration_ns[task]
-        for at in range(first[task], first[task + 1]):
-            following = successor[at]
-            start[following] = max(start[following], ended + tail_ns[at])
-            missing[following] -= 1
-            if not missing[following]:
-                ready.append(following)
-    if len(ready) < n:
-        raise deadlock(graph, end)
-    return Times.of(np.array(start, dtype=np.int64), np.array(end, dtype=np.int64), graph.tail_ns)
+    return heap.simulate(closed)

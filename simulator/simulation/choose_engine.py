@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sys
 
-from ..engine import compiled
+from ..engine import compiled, heap
 from ..engine.replay import replay, why_not
 from ..engine.task import TaskGraph
 from ..engine.timeline import Times
 
 EVENT_LOOP = f"{compiled.__name__}.event_loop"
-MANY_TASKS = 500_000
-"""Number of tasks from which the compiled engine is faster, although loading takes 1 s and the first compilation 10 s."""
+MANY_TASKS = 120_000
+"""Number of tasks left by contraction from which the compiled engine is faster, although loading takes 0.7 s of processor time
+and the first compilation 10 s: the heap takes 8 us for a task that may be slowed, and 3 us for another one."""
+MOST_CONTRACTED = 1_200_000
+"""Largest number of tasks that are contracted before the choice, which takes 0.6 us for each, as long as loading from here on."""
 MANY_TASKS_ANEW = 2_000_000
-"""Number of tasks from which the compiled engine is faster where its machine code cannot be cached, so that each use compiles."""
+"""Number of these tasks from which it is faster where its machine code cannot be cached, so that each use compiles."""
 MANY_TASKS_AT_ONCE = 2_000
-"""Number of tasks from which the compiled engine is faster in a process that has loaded it already."""
+"""Number of tasks, contracted or not, from which it is faster in a process that has loaded it already."""
 
 
 def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
@@ -26,21 +29,26 @@ def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
         return replay(graph), "replay", f"replay because {asked}nothing shares a link"
     if engine == "compiled":
         return _compiled(graph, "compiled because it was asked for")
-    reason = "it was asked for" if engine == "des" else obstacle
+    if engine == "des":
+        from ..engine import des
+
+        return des.simulate(graph), "des", "des because it was asked for"
+    if engine == "heap":
+        return heap.simulate(graph), "heap", "heap because it was asked for"
     loaded = _is_loaded()
-    if engine == "auto" and (len(graph) >= MANY_TASKS or (loaded and len(graph) >= MANY_TASKS_AT_ONCE)):
+    small = None if loaded or len(graph) > MOST_CONTRACTED else heap.contracted(graph)
+    tasks = len(small.graph if small else graph)
+    if tasks >= (min(MANY_TASKS, MANY_TASKS_AT_ONCE) if loaded else MANY_TASKS):
         from ..engine.compiled import event_loop
 
         slow = event_loop.why_not(graph)
-        if not slow and not loaded and len(graph) < MANY_TASKS_ANEW:
+        if not slow and not loaded and tasks < MANY_TASKS_ANEW:
             slow = event_loop.why_slow_to_begin()
         if not slow:
-            many = "" if len(graph) >= MANY_TASKS else " where it is loaded already"
-            return _compiled(graph, f"compiled because {reason}, and {len(graph):,} tasks are many{many}")
-        reason += f", and not compiled because {slow}"
-    from ..engine import des
-
-    return des.simulate(graph), "des", f"des because {reason}"
+            many = "" if tasks >= MANY_TASKS else " where it is loaded already"
+            return _compiled(graph, f"compiled because {obstacle}, and {tasks:,} tasks are many{many}")
+        obstacle += f", and not compiled because {slow}"
+    return heap.times_by(small) if small else heap.simulate(graph), "heap", f"heap because {obstacle}"
 
 
 def load() -> None:

@@ -57,8 +57,9 @@ ROW = Effort(2.0, 700)
 """Effort per row of a rank's program: lowering the row and writing it as a template."""
 BOUND_GPU, FOLDED_GPU = Effort(10.0, 1900), Effort(8.0)
 """Effort per GPU of a run: binding its groups to links, and assigning the GPU to a class of ranks."""
-TASK = {"des": Effort(7.7, 400), "compiled": Effort(2.5, 250)}
-"""Effort per task by engine, from scenario to result: a step of Llama-3 405B with every rank of 128 and of 1,024 GPUs."""
+TASK = {"des": Effort(7.7, 400), "heap": Effort(7.7, 500), "compiled": Effort(2.5, 250)}
+"""Effort per task by engine, from scenario to result: Llama-3 405B with every rank of 128 and of 1,024 GPUs; that of heap
+with every rank of 128 GPUs, where kernels may be slowed: where none is, it takes half as long."""
 ROW_OF_VARIANT, ROWS_OF_TASK = Effort(0.08, 14), 10
 """Effort per row and variant of ranks that have loads of their own: its duration; and rows of a rank that are merged into a task,
 about: a step of DeepSeek-V3 on 2,048 GPUs, with 64 variants, has 805,386 rows and 5,172,223 tasks."""
@@ -146,7 +147,9 @@ class Limits:
     @property
     def quickest(self) -> str:
         """The fastest engine that is available for a graph of many tasks."""
-        return "compiled" if self.engine in ("auto", "compiled") and find_spec("numba") is not None else "des"
+        if self.engine in ("auto", "compiled") and find_spec("numba") is not None:
+            return "compiled"
+        return "heap" if self.engine in ("auto", "heap") else "des"
 
     def must_begin(self, program: Program, cluster: Cluster, *, folding: bool) -> None:
         """Raises `UserError` for a run above the limits, before the program is bound to GPUs."""

@@ -21,7 +21,7 @@ from ..binding.bind import Bound, Site, bind
 from ..config import derived, feasible
 from ..config.feasible import unused
 from ..config.tenancy import Tenancy, Tenant
-from ..engine import des
+from ..engine import heap
 from ..engine.fold import fold
 from ..engine.replay import with_fixed_durations
 from ..engine.skeleton import join_skeletons
@@ -249,7 +249,7 @@ def _run(jobs: Sequence[tuple[_Placed, int]], limits: estimated_effort.Limits) -
     first_job, _ = jobs[0]
     folded = fold(join_skeletons([bound.skeleton for bound in bounds]), limits.must_end)
     closed = first_job.tenant.scenario.fidelity.collectives == "closed"
-    times = des.simulate(with_fixed_durations(folded.graph, every=closed))
+    times = heap.simulate(with_fixed_durations(folded.graph, every=closed))
     timeline = Timeline(times, folded)
     firsts = accumulate((bound.skeleton.ranks for bound in bounds), initial=0)
     one_step = first_job.least_steps == ONE_STEP

@@ -11,7 +11,7 @@ import numpy as np
 from ..binding.bind import Site, bind
 from ..config import derived
 from ..config.scenario import Scenario
-from ..engine import des
+from ..engine import heap
 from ..engine.fold import fold
 from ..engine.replay import with_fixed_durations
 from ..lowering.lower import lower
@@ -29,7 +29,7 @@ def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) 
     program = weights_cast_before(lower(scenario.model, whole, scenario.job, layout, dp=1, framework=scenario.framework))
     bound = bind(program, derived.mesh_of(scenario), replace(site, perturbations=(), sms=None), gpus=derived.gpus_of(scenario))
     expansion = fold(bound.skeleton)
-    times = des.simulate(with_fixed_durations(expansion.graph))
+    times = heap.simulate(with_fixed_durations(expansion.graph))
     lasts_s: dict[tuple[str, int], float] = {}
     for role, labels in enumerate(bound.labels):
         which = int(np.flatnonzero(expansion.skeleton.program == role)[0])

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import des
+from ..engine import heap
 from ..engine.rates import FREE
 from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
 from ..errors import MOST_LISTED, Fault, UserError, did_you_mean, nearest, shown
@@ -126,7 +126,7 @@ def end_times_s(case: Case) -> list[float]:
         speed_profile=np.zeros(0, dtype=np.int64),
         profiles=tuple(Profile.constant(value) for value in capacity),
     )
-    ends_s = [int(end) / ticks_per_s for end in des.simulate(graph).end_ns.tolist()]
+    ends_s = [int(end) / ticks_per_s for end in heap.simulate(graph).end_ns.tolist()]
     late = next((i for i, end_s in enumerate(ends_s) if end_s > LARGEST), None)
     if late is not None:
         message = f"case {case.name!r}: flow {late} ends after more than {LARGEST:.2g} s"

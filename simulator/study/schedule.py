@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..config import catalog
-from ..engine import des
+from ..engine import heap
 from ..engine.task import UNCAPPED, Csr, TaskGraph
 from ..engine.timeline import grid
 from ..errors import Deadlock, UserError
@@ -135,7 +135,7 @@ def evaluate(layout: Layout, name: str = "", certificate: Any = None) -> Evaluat
     per_unit = _ticks_per_unit({*lengths, durations.comm}, 2 * len(boxes))
     graph = _graph(layout, boxes, [round(x * per_unit) for x in map(_exact, lengths)], round(_exact(durations.comm) * per_unit))
     try:
-        times = des.simulate(graph)
+        times = heap.simulate(graph)
     except Deadlock as deadlock:
         raise _explained(deadlock, boxes, graph) from None
     cuts = np.cumsum([len(order) for order in layout.orders])

@@ -110,15 +110,15 @@ def test_without_a_folder_machine_code_is_made_for_the_process(nowhere: Path) ->
 
 
 def test_auto_says_that_it_would_compile_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And takes the event loop, until so many tasks that compiling for every process pays."""
+    """And takes the loop over a heap, until so many tasks that compiling for every process pays."""
     monkeypatch.setattr(choose_engine, "why_not", lambda graph: "links are shared")
     monkeypatch.setattr(choose_engine, "MANY_TASKS", 1)
     monkeypatch.setattr(event_loop, "_run", SimpleNamespace())
     tasks, times = [None] * 5, object()
     monkeypatch.setattr(event_loop, "why_not", lambda graph: "")
     monkeypatch.setattr(event_loop, "simulate", lambda graph: times)
-    monkeypatch.setattr("simulator.engine.des.simulate", lambda graph: times)
-    assert choose_engine.run(tasks)[1:] == ("des", f"des because links are shared, and not compiled because {NO_FOLDER}")  # type: ignore[arg-type]
+    monkeypatch.setattr("simulator.engine.heap.whole_times", lambda graph: times)
+    assert choose_engine.run(tasks)[1:] == ("heap", f"heap because links are shared, and not compiled because {NO_FOLDER}")  # type: ignore[arg-type]
     monkeypatch.setattr(choose_engine, "MANY_TASKS_ANEW", 5)
     assert choose_engine.run(tasks)[1:] == (  # type: ignore[arg-type]
         "compiled",

@@ -99,9 +99,9 @@ def test_s6_6_replay_refuses_tasks_whose_speed_depends_on_others() -> None:
         replay(graph)
 
 
-def random_shared(rng: np.random.Generator, *, flows: bool = True) -> TaskGraph:
+def random_shared(rng: np.random.Generator, *, flows: bool = True, tasks: int = 60) -> TaskGraph:
     """A random graph in which tasks without a footprint belong to ranks; about half of all tasks take from some ranks."""
-    graph, ranks = random_graph(rng, flows=flows), int(rng.integers(1, 4))
+    graph, ranks = random_graph(rng, flows=flows, tasks=tasks), int(rng.integers(1, 4))
     n, groups = len(graph), 3
     speed = np.where(graph.footprint < 0, rng.integers(0, ranks, n), -1)
     resource = np.where((speed >= 0) & (graph.solo_ns > 0), rng.integers(-1, 2, n), -1)

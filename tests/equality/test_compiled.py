@@ -56,14 +56,14 @@ def test_a_speed_that_changes_on_the_way_is_refused_with_the_reason() -> None:
     of = scenario(perturb=(sim.Perturb(rank=0, speed=0.5, from_s=1e-5, until_s=1e-3),))
     with pytest.raises(UserError, match="speed of some tasks changes"):
         of.simulate(engine="compiled")
-    assert of.simulate().engine == "des"
+    assert of.simulate().engine == "heap"
 
 
 @needs_numba
 def test_auto_takes_it_for_many_tasks_that_share_links(monkeypatch: pytest.MonkeyPatch) -> None:
     of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
     few = of.simulate()
-    assert few.engine == "des"
+    assert few.engine == "heap"
     monkeypatch.setattr(choose_engine, "MANY_TASKS", 10)
     many = of.simulate()
     assert many.engine == "compiled"
@@ -85,7 +85,7 @@ def test_auto_takes_it_for_fewer_tasks_in_a_process_that_has_loaded_it(monkeypat
     assert len(event_loop._run.signatures) == 1, "the run of no tasks loads all that others need"
     monkeypatch.setattr(event_loop, "is_loaded", lambda: False)
     anew = of.simulate()
-    assert anew.engine == "des"
+    assert anew.engine == "heap"
     assert anew.metrics == loaded.metrics
 
 
@@ -94,7 +94,7 @@ def test_without_numba_auto_says_what_it_misses(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(choose_engine, "MANY_TASKS", 10)
     of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
     run = of.simulate()
-    assert run.engine == "des"
+    assert run.engine == "heap"
     assert "not compiled because numba is not installed" in run.engine_reason
     with pytest.raises(UserError, match="numba is not installed") as refused:
         of.simulate(engine="compiled")

@@ -1,4 +1,5 @@
-"""On random plans, clusters and disturbances: folded equals unfolded, and replay equals the event loop where it is legal."""
+"""On random plans, clusters and disturbances: folded and contracted equals unfolded by the reference, and replay equals the event
+loop where it is legal."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ LATE = {
     (
         "simulator.simulation.choose_engine",
         "simulator.engine.des",
-    ): "SimPy takes a while to import, and replay does without",
+    ): "SimPy takes a while to import, and only who asks for it needs it",
 }
 """Imports of the package inside functions elsewhere, and why."""
 BY_NAME = {

@@ -95,7 +95,7 @@ def test_auto_runs_many_tasks_and_says_why_it_did_not_compile(place: Place) -> N
     assert not done.returncode, done.stderr
     step = json.loads(done.stdout)
     assert step["tasks"] > 500_000
-    assert step["engine"] == "des"
+    assert step["engine"] == "heap"
     assert f"not compiled because {NO_FOLDER}" in step["engine_reason"]
 
 

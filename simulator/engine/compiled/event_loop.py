@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import UserError
-from .. import des
+from ..heap import simulate as simulate_on_heap
 from ..task import SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, TaskGraph
 from ..timeline import Times, deadlock
 from .fluid_rates import FREE, NEW, NOTHING, UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
@@ -73,7 +73,7 @@ def simulate(graph: TaskGraph) -> Times:
     state = _state_of(graph)
     fluid, slowed = fluid_of(graph), slowed_of(graph)
     if not _run(state, fluid, slowed, _changes(graph)):
-        return des.simulate(graph)
+        return simulate_on_heap(graph)
     tasks = state.tasks[:-1]
     if (tasks["end"] < 0).any():
         raise deadlock(graph, tasks["end"].tolist())

@@ -1,0 +1,372 @@
+"""Event loop over one heap: the rules of `des.py` without SimPy, on the chains of `contract.py`.
+
+The end of a task of fixed duration is known when its start is. So such tasks never enter the heap: their successors are told at
+once, and the graph between two flows is walked as a longest path. The heap holds what depends on the present state, in order of
+time: starts of tasks that take a part of a resource, starts and ends of flows and of tasks whose speed changes, and changes of
+links, caps and speeds. Rates and speeds are set once per instant, after all other events.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from .contract import Contracted, Pieces, contract
+from .rates import SharedLinkRates
+from .task import CORES, FULL_SPEED, LEAST_SPEED, MEMORY, SPEED_BITS, Array, TaskGraph, offsets
+from .timeline import Times, deadlock
+
+Speeds = tuple[int, int, int, int]
+"""The speed of a piece of each kind: of the two resources, `PACED` and `FIXED`."""
+NEVER = 1 << 256
+"""The duration of work at no speed, in ns."""
+LIMIT = 1 << 61
+"""Durations of chains are added up in 64 bits if the sum of all durations is below this number of ns."""
+MOST_UNCONTRACTED = 1_000
+"""Largest number of tasks of which contraction takes more time than it saves."""
+WAITS, BEGUN, RUNS, ENDED = range(4)
+"""States of a task that enters the heap. Its next event is its start, the end of its fixed time, the end of its work, or none."""
+
+
+def simulate(graph: TaskGraph) -> Times:
+    """Start and end of every task, equal to those of `des.simulate`. Raises `Deadlock` if tasks are left."""
+    small = contracted(graph)
+    return whole_times(graph) if small is None else times_by(small)
+
+
+def contracted(graph: TaskGraph) -> Contracted | None:
+    """The graph of chains, or None where contraction would take longer than it saves, or times might not fit into 64 bits."""
+    if len(graph) <= MOST_UNCONTRACTED:
+        return None
+    columns = graph.stretched_ns(), graph.solo_ns, graph.tail_ns
+    return contract(graph) if sum(column.sum(dtype=float) for column in columns) < LIMIT else None
+
+
+def times_by(small: Contracted) -> Times:
+    """The times of all tasks of the graph from which the chains were made."""
+    run = _Run(small.graph, small.pieces)
+    if not run.run() or max(run.end, default=0) >= LIMIT:
+        return whole_times(small.whole)
+    return small.times(run.times(), run.speeds.begun_ns())
+
+
+def whole_times(graph: TaskGraph) -> Times:
+    """The times of all tasks, without contraction."""
+    run = _Run(graph, Pieces.of(graph))
+    if not run.run():
+        raise deadlock(graph, run.end)
+    return run.times()
+
+
+class _Run:
+    """One run: how many conditions each task still waits for, the heap of events, and the log of starts and ends."""
+
+    def __init__(self, graph: TaskGraph, pieces: Pieces) -> None:
+        n, sharing = len(graph), graph.sharing
+        self.graph = graph
+        before, tails_ns = graph.all_preds()
+        order = np.argsort(before.idx, kind="stable")
+        self.first: list[int] = offsets(np.bincount(before.idx, minlength=n)).tolist()
+        """Task -> its first entry in `successor` and `tail_ns`, the time that passes from its end until that one may start."""
+        self.successor: list[int] = before.row_of[order].tolist()
+        self.tail_ns: list[int] = tails_ns[order].tolist()
+        self.waiting: list[int] = before.counts.tolist()
+        self.start, self.end, self.state = [0] * n, [-1] * n, [WAITS] * n
+        flows, varies = (graph.footprint >= 0) & (graph.work > 0), np.diff(pieces.ptr) > 0
+        takes = sharing.group >= 0 if sharing else np.zeros(n, dtype=bool)
+        self.fixed_ns: list[int] = graph.stretched_ns().tolist()
+        self.is_fixed: list[bool] = (~(flows | varies | takes)).tolist()
+        self.takes: list[bool] = takes.tolist()
+        self.varies: list[bool] = varies.tolist()
+        self.flows: list[bool] = flows.tolist()
+        self.heap: list[tuple[int, int]] = []
+        """Events as (time, task), or (time, -1 - index of a profile)."""
+        for index, profile in enumerate(graph.profiles):
+            self.heap += [(since_ns, -1 - index) for since_ns in profile.since_ns[1:]]
+        heapify(self.heap)
+        self.fluid = _Fluid(graph, self.heap)
+        self.speeds = _Speeds(graph, pieces, self.heap)
+
+    def times(self) -> Times:
+        return Times.of(self.start, self.end, self.graph.tail_ns)
+
+    def run(self) -> bool:
+        """Runs the graph; returns whether all tasks have ended."""
+        heap, speeds, fluid = self.heap, self.speeds, self.fluid
+        self.walk([task for task, count in enumerate(self.waiting) if not count and self.knows_end(task)])
+        while heap:
+            now, task = heappop(heap)
+            if task < 0:
+                speeds.change(-1 - task, now)
+                fluid.change(-1 - task, now)
+            elif self.ends(task, now):
+                self.finish(task, now)
+            if not heap or heap[0][0] > now:
+                speeds.settle(now)
+                fluid.solve(now)
+        return -1 not in self.end
+
+    def finish(self, task: int, now: int) -> None:
+        """Ends a task that has been on the heap."""
+        if self.state[task] == RUNS:
+            if self.varies[task]:
+                self.speeds.end(task, now)
+            else:
+                self.fluid.leave(task)
+        self.end[task], self.state[task] = now, ENDED
+        if self.takes[task]:
+            self.speeds.take(task, -1)
+        self.walk([task])
+
+    def walk(self, ended: list[int]) -> None:
+        """Tells the successors of tasks whose end is known, and theirs where that makes their end known too."""
+        first, successor, tail_ns = self.first, self.successor, self.tail_ns
+        start, end, waiting = self.start, self.end, self.waiting
+        for task in ended:  # grows while it is walked
+            ended_ns = end[task]
+            for at in range(first[task], first[task + 1]):
+                following, free_ns = successor[at], ended_ns + tail_ns[at]
+                if free_ns > start[following]:
+                    start[following] = free_ns
+                waiting[following] -= 1
+                if not waiting[following] and self.knows_end(following):
+                    ended.append(following)
+
+    def knows_end(self, task: int) -> bool:
+        """Sets the end of a task whose start is known, or else puts its first event on the heap."""
+        start_ns, fixed_ns = self.start[task], self.fixed_ns[task]
+        if self.is_fixed[task]:
+            self.end[task] = start_ns + fixed_ns
+            return True
+        if not (self.takes[task] or self.varies[task]):
+            self.state[task], start_ns = BEGUN, start_ns + fixed_ns
+        heappush(self.heap, (start_ns, task))
+        return False
+
+    def ends(self, task: int, now: int) -> bool:
+        """Whether an event of a task is its end; otherwise begins what comes next."""
+        state = self.state[task]
+        if state == RUNS:
+            return (self.speeds if self.varies[task] else self.fluid).due[task] == now
+        if state == WAITS:
+            if self.takes[task]:
+                self.speeds.take(task, 1)
+            if self.varies[task]:
+                self.state[task] = RUNS
+                self.speeds.begin(task, now)
+                return False
+            if self.fixed_ns[task]:
+                self.state[task] = BEGUN
+                heappush(self.heap, (now + self.fixed_ns[task], task))
+                return False
+        if state != ENDED and self.flows[task]:
+            self.state[task] = RUNS
+            self.fluid.join(task, now)
+            return False
+        return state != ENDED
+
+
+class _Fluid:
+    """The flows in progress, and the clock of each."""
+
+    def __init__(self, graph: TaskGraph, heap: list[tuple[int, int]]) -> None:
+        self.graph, self.heap = graph, heap
+        self.rates = SharedLinkRates(graph.routes(), graph.capacity())
+        self.footprint, self.work, self.cap = graph.footprint.tolist(), graph.work.tolist(), graph.cap.tolist()
+        none = [-1] * len(graph)
+        self.followed: list[int] = none if graph.cap_profile is None else graph.cap_profile.tolist()
+        self.present = {index: profile.value[0] for index, profile in enumerate(graph.profiles) if not profile.steady}
+        self.moving: dict[int, list[int]] = {}
+        """Flow in progress -> the work left at a time, that time, and the rate since then."""
+        self.due = none.copy()
+        """Task -> the time at which its work is done at the present rate, or -1."""
+        self.changed = False
+
+    def join(self, task: int, now: int) -> None:
+        """Begins a flow."""
+        self.moving[task] = [self.work[task], now, 0]
+        self.rates.join(task, self.footprint[task], self.present.get(self.followed[task], self.cap[task]))
+        self.changed = True
+
+    def leave(self, task: int) -> None:
+        """Ends a flow."""
+        del self.moving[task]
+        self.rates.leave(task)
+        self.changed = True
+
+    def change(self, index: int, now: int) -> None:
+        """Sets the links and the caps that follow a profile to its value at this time."""
+        self.present[index] = value = self.graph.profiles[index].at(now)
+        for link in np.flatnonzero(self.graph.link_profile == index).tolist():
+            self.rates.resize(link, value)
+        for task in self.moving:
+            if self.followed[task] == index:
+                self.rates.leave(task)
+                self.rates.join(task, self.footprint[task], value)
+        self.changed = True
+
+    def solve(self, now: int) -> None:
+        """Solves the rates for this instant and sets the clock of every flow whose rate changed."""
+        if not self.changed:
+            return
+        self.changed = False
+        for task, rate in self.rates.solve():
+            left, since, was = self.moving[task]
+            left -= was * (now - since)
+            self.moving[task] = [left, now, rate]
+            self.due[task] = -1
+            if rate:
+                self.due[task] = now - -left // rate
+                heappush(self.heap, (self.due[task], task))
+
+
+class _Body:
+    """Pieces, one after the other, and when they end at speeds that have been met."""
+
+    __slots__ = ("kind", "known", "ns")
+
+    def __init__(self, ns: tuple[int, ...], kind: tuple[int, ...]) -> None:
+        self.ns, self.kind = ns, kind
+        self.known: dict[Speeds, list[int]] = {}
+
+    def ends(self, speeds: Speeds) -> list[int]:
+        """The end of every piece after the start of the first one, at these speeds."""
+        found = self.known.get(speeds)
+        if found is None:
+            lasting = [_lasting(ns << SPEED_BITS, speeds[kind]) for ns, kind in zip(self.ns, self.kind, strict=True)]
+            found = self.known[speeds] = list(accumulate(lasting))
+        return found
+
+
+@dataclass(slots=True)
+class _Progress:
+    """A task in progress whose speed may change: the work left of its present piece at a time, and the speeds since then."""
+
+    body: _Body
+    left: int
+    since: int
+    speeds: Speeds
+    begun_ns: list[int]
+    """The starts of its pieces so far. The last of them is the present piece."""
+
+    def ends(self) -> int:
+        """The time at which all pieces are done, if the speeds stay as they are."""
+        at, body = len(self.begun_ns) - 1, self.body
+        ended = self.since + _lasting(self.left, self.speeds[body.kind[at]])
+        if len(body.ns) == 1:
+            return ended
+        ends = body.ends(self.speeds)
+        return ended + ends[-1] - ends[at]
+
+    def advance(self, now: int) -> None:
+        """Brings the present piece and the work left of it up to a time."""
+        at, body, speeds = len(self.begun_ns) - 1, self.body, self.speeds
+        speed = speeds[body.kind[at]]
+        ended = self.since + _lasting(self.left, speed)
+        if now < ended:
+            self.left -= speed * (now - self.since)
+        elif len(body.ns) > 1:
+            ends = body.ends(speeds)
+            first = ended - ends[at]
+            present = min(bisect_right(ends, now - first, at), len(ends) - 1)
+            self.begun_ns += [first + end for end in ends[at:present]]
+            self.left = (body.ns[present] << SPEED_BITS) - speeds[body.kind[present]] * (now - self.begun_ns[-1])
+        self.since = now
+
+
+class _Speeds:
+    """The tasks in progress whose speed may change, and what tasks take of every rank."""
+
+    def __init__(self, graph: TaskGraph, pieces: Pieces, heap: list[tuple[int, int]]) -> None:
+        self.graph, self.heap, sharing = graph, heap, graph.sharing
+        self.rank: list[int] = graph.speed.tolist()
+        self.body = _bodies(pieces)
+        self.of: dict[int, _Progress] = {}
+        """Task -> its progress, of all tasks that have begun."""
+        self.parts: list[list[int]] = sharing.takes.tolist() if sharing else []
+        self.group: list[int] = sharing.group.tolist() if sharing else []
+        self.ranks = sharing.ranks.lists() if sharing else []
+        self.full = [graph.profiles[index].value[0] for index in graph.speed_profile.tolist()]
+        self.taken = [[0, 0] for _ in self.full]
+        self.speeds = [_speeds(full, (0, 0)) for full in self.full]
+        """Rank -> the speed of a piece of each kind."""
+        self.running: list[dict[int, _Progress]] = [{} for _ in self.full]
+        self.touched: dict[int, None] = {}
+        """The ranks whose speeds may change in this instant."""
+        self.due = [-1] * len(graph)
+        """Task -> the time at which it is done at the present speeds, or -1."""
+
+    def begin(self, task: int, now: int) -> None:
+        """Starts a task at the speeds before this instant, which `settle` corrects."""
+        body, rank = self.body[task], self.rank[task]
+        self.of[task] = self.running[rank][task] = progress = _Progress(
+            body, body.ns[0] << SPEED_BITS, now, self.speeds[rank], [now]
+        )
+        self.set_clock(task, progress)
+
+    def set_clock(self, task: int, progress: _Progress) -> None:
+        """Sets the clock of a task to its end, if there is any."""
+        self.due[task] = due = progress.ends()
+        if due < NEVER:
+            heappush(self.heap, (due, task))
+
+    def end(self, task: int, now: int) -> None:
+        """Ends a task."""
+        self.running[self.rank[task]].pop(task).advance(now)
+
+    def take(self, task: int, sign: int) -> None:
+        """Takes the parts of a task from its ranks when the task starts (sign 1), and gives them back when it ends (-1)."""
+        cores, memory = self.parts[task]
+        for rank in self.ranks[self.group[task]]:
+            self.taken[rank][CORES] += sign * cores
+            self.taken[rank][MEMORY] += sign * memory
+            self.touched[rank] = None
+
+    def change(self, index: int, now: int) -> None:
+        """Sets the ranks whose speed follows a profile to its value at this time."""
+        for rank in np.flatnonzero(self.graph.speed_profile == index).tolist():
+            self.full[rank] = self.graph.profiles[index].at(now)
+            self.touched[rank] = None
+
+    def settle(self, now: int) -> None:
+        """Sets the speeds of this instant, and the clocks of the tasks in progress whose speed changes."""
+        for rank in self.touched:
+            self.speeds[rank] = speeds = _speeds(self.full[rank], self.taken[rank])
+            for task, progress in self.running[rank].items():
+                if speeds != progress.speeds:
+                    progress.advance(now)
+                    progress.speeds = speeds
+                    self.set_clock(task, progress)
+        self.touched.clear()
+
+    def begun_ns(self) -> Array:
+        """The start of every piece."""
+        return np.array([ns for task in sorted(self.of) for ns in self.of[task].begun_ns], dtype=np.int64)
+
+
+def _bodies(pieces: Pieces) -> dict[int, _Body]:
+    """The body of every task whose speed may change; equal ones once."""
+    ns, kind, bodies = pieces.ns.tolist(), pieces.kind.tolist(), {}
+    known: dict[tuple[tuple[int, ...], tuple[int, ...]], _Body] = {}
+    for task, (a, b) in enumerate(pairwise(pieces.ptr.tolist())):
+        if a < b:
+            key = tuple(ns[a:b]), tuple(kind[a:b])
+            body = known.get(key)
+            bodies[task] = known[key] = body or _Body(*key)
+    return bodies
+
+
+def _speeds(full: int, taken: Sequence[int]) -> Speeds:
+    """The speed of a piece of each kind."""
+    cores, memory = (full * max(LEAST_SPEED, FULL_SPEED - part) >> SPEED_BITS for part in taken)
+    return cores, memory, full, FULL_SPEED
+
+
+def _lasting(left: int, speed: int) -> int:
+    """The time in ns that work takes at a speed."""
+    return -(-left // speed) if speed else NEVER
