@@ -8,10 +8,10 @@ formulas, with intermediate results in fp32 where PyTorch uses fp32: no operator
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 from ..errors import InvariantBroken
+from ..frozen import replace
 from ..kernels import UNFUSED, Attention, Gemm, Kernel, Part, Rowwise, Split
 from ..program.program import AnyOp, Body, Compute, Program, Purpose
 from ..workload.blocks.dense import BlockOp

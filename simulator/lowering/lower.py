@@ -10,10 +10,10 @@ and reductions of the next. Only this interval is simulated (decision 010).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
 from itertools import groupby
 from math import lcm
 
+from ..frozen import replace
 from ..kernels import Part
 from ..plan.plan import Plan
 from ..plan.stage_layers import stage_layers
@@ -308,9 +308,9 @@ def between_norms(program: Program) -> Program:
 
 def _step_of(iteration: int, step: Step) -> Step:
     if iteration:
-        return replace(step, iteration=iteration)
+        return step._replace(iteration=iteration)
     after = tuple(key for key in step.after if key[0] != PARAMETERS)
-    return replace(step, after=after, waits=tuple(wait for wait in step.waits if wait[1][0] != PARAMETERS))
+    return step._replace(after=after, waits=tuple(wait for wait in step.waits if wait[1][0] != PARAMETERS))
 
 
 def _from_norm_to_norm(order: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -318,7 +318,7 @@ def _from_norm_to_norm(order: tuple[Step, ...]) -> tuple[Step, ...]:
     at = next(i for i, step in enumerate(order) if step.phase == NORM)
     passed = {key for _, key in order[at].outputs}
     begins = [_without(step, passed) if _awaits(step, passed) else step for step in order[at + 1 :]]
-    return (*begins, *(replace(step, iteration=1) for step in order[: at + 1]))
+    return (*begins, *(step._replace(iteration=1) for step in order[: at + 1]))
 
 
 def _awaits(step: Step, keys: Set[Key]) -> bool:
@@ -328,4 +328,4 @@ def _awaits(step: Step, keys: Set[Key]) -> bool:
 def _without(step: Step, keys: Set[Key]) -> Step:
     """The step without its waits for some keys."""
     after = tuple(key for key in step.after if key not in keys)
-    return replace(step, after=after, waits=tuple(wait for wait in step.waits if wait[1] not in keys))
+    return step._replace(after=after, waits=tuple(wait for wait in step.waits if wait[1] not in keys))
