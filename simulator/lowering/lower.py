@@ -238,10 +238,9 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
         name += f", {frozen} frozen" if frozen else ""
         name += f", stage {stage.number}" if plan.moe.layers_differ else ""
         if name not in kernels:
-            operators = [
-                (i, replace(packed(op, fraction), listed=i >= 0 and op.name in plan.recomputation.ops))
-                for i, op in _operators(model, job, stage, together, layout.shape.splits, part)
-            ]
+            whole = ((i, packed(op, fraction)) for i, op in _operators(model, job, stage, together, layout.shape.splits, part))
+            listed = plan.recomputation.ops
+            operators = [(i, replace(op, listed=True) if i >= 0 and op.name in listed else op) for i, op in whole]
             of = framework_kernels(operators, framework)
             of = kernels_of_stage(of, stage, layout.shape.ranks) if layout.shares else of
             kernels[name] = learning(of, job, stage.first_layer, embedding=stage.embedding)
