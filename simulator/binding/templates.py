@@ -144,18 +144,19 @@ class Templates:
 
     def _after(self, steps: tuple[Step, ...], bodies: list[_Compiled], begins: Array) -> Array:
         """All pairs (row, row that it waits for), within bodies and between steps."""
-        made: dict[tuple[int, Key], int] = {}
+        made: dict[int, dict[Key, int]] = {}
         for step, body, begin in zip(steps, bodies, begins.tolist(), strict=False):
+            of = made.setdefault(step.iteration, {})
             for name, key in step.outputs:
-                made[step.iteration, key] = begin + body.named[name]
+                of[key] = begin + body.named[name]
         between = []
         for step, body, begin in zip(steps, bodies, begins.tolist(), strict=False):
             waiting = [*((0, key) for key in step.after), *((body.named[name], key) for name, key in step.waits)]
             for row, key in waiting:
-                at = (step.iteration - (key[0] == PARAMETERS), key)
-                if at not in made:
+                before = made.get(step.iteration - (key[0] == PARAMETERS), {}).get(key)
+                if before is None:
                     raise InvariantBroken(f"{step.phase} of stage {step.stage} waits for {key}, which nothing produces")
-                between.append((begin + row, made[at]))
+                between.append((begin + row, before))
         within = _shifted([body.after for body in bodies], begins, columns=(0, 1))
         return np.concatenate([within, np.array(between, dtype=np.int64).reshape(-1, 2)])
 
