@@ -80,11 +80,13 @@ class Templates:
 
     def _durations_ns(self, cost: KernelCost) -> Array:
         """The duration of every operation; a row for each variant of ranks, if there are several."""
+        variants = len(self.program.variants) or 1
         kernels = [op.kernels() if isinstance(op, Compute) else () for op in self.ops]
-        cost_ns = {kernel: cost(kernel) for kernel in dict.fromkeys(kernel for of in kernels for kernel in of)}
-        solo_ns = np.zeros((len(self.program.variants) or 1, len(self.ops)), dtype=np.int64)
-        for i, of in enumerate(kernels):
-            solo_ns[:, i] = [cost_ns[kernel] for kernel in of] or 0
+        # layers share kernels, and the same object is found sooner than an equal one
+        cost_ns = {number: cost(kernel) for number, kernel in {id(kernel): kernel for of in kernels for kernel in of}.items()}
+        lasts = ([cost_ns[id(kernel)] for kernel in of] or [0] for of in kernels)
+        solo_ns = np.array([each if len(each) == variants else each * variants for each in lasts], dtype=np.int64)
+        solo_ns = np.ascontiguousarray(solo_ns.reshape(-1, variants).T)
         return solo_ns if self.program.variants else solo_ns[0]
 
     def _number_collectives(self) -> None:
