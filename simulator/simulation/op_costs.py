@@ -74,7 +74,7 @@ def kernel_rows(result: Result) -> list[tuple[Kernel, OpCost]]:
         for named in kernels[body]:
             ranks[named].add(rank)
     rows = []
-    for (name, kernel), times in kernel_calls(result).items():
+    for (name, kernel), times in _counted(result, kernels).items():
         made, count = result.prices.estimate(kernel), round(times)
         known = made.model, made.provenance, made.sigma, made.extrapolated
         row = OpCost(name, kernel.shape, count, made.seconds, made.seconds * count, *known, ranks=spans(ranks[name, kernel]))
@@ -84,8 +84,12 @@ def kernel_rows(result: Result) -> list[tuple[Kernel, OpCost]]:
 
 def kernel_calls(result: Result) -> dict[tuple[str, Kernel], float]:
     """How often a measured step of one replica calls each kernel, summed over its pipeline ranks, by plain name and kernel."""
+    return _counted(result, _kernels(result))
+
+
+def _counted(result: Result, kernels: Mapping[str, Counter[tuple[str, Kernel]]]) -> dict[tuple[str, Kernel], float]:
+    """The calls of kernels, given those of each body."""
     calls: Counter[tuple[str, Kernel]] = Counter()
-    kernels = _kernels(result)
     for _, body, times in _calls(result):
         for named, count in kernels[body].items():
             calls[named] += times * count

@@ -210,9 +210,12 @@ def _reducing(
     """
     kernels = [op for op in body.ops if isinstance(op, Compute)]
     last = dict.fromkeys(parameters, kernels[0].name) | {bucket_of(op): op.name for op in kernels if op.adds_gradient}
+    ready: dict[str, list[Bucket]] = {}
+    for bucket in parameters:
+        ready.setdefault(last[bucket], []).append(bucket)
     for op in body.ops:
         yield op
-        for bucket in [bucket for bucket in parameters if last[bucket] == op.name]:
+        for bucket in ready.get(op.name, ()):
             reduction = _reduction(collective_name(bucket, "gradients"), parameters[bucket] * reduced_bytes, groups[bucket])
             yield replace(reduction, after=(op.name,), detached=True, layer=bucket[0])
 
