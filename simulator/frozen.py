@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dataclasses import replace as replace
 else:
 
-    def replace(value: Any, **changes: Any) -> Any:
+    def replace(value: Any, /, **changes: Any) -> Any:
         """As `dataclasses.replace`, which serves all values that are not `Plain`."""
         if not isinstance(value, Plain):
             return dataclasses.replace(value, **changes)
