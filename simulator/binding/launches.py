@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from ..engine.skeleton import Skeleton, Tariff
 from ..engine.task import SPEED_BITS, Array, Csr
 from ..engine.template import Template
 from ..program.labels import Labels
-from ..program.program import COMPUTE, HOST, WAIT, Collective, Transfer
+from ..program.program import COMPUTE, HOST, WAIT, AnyOp, Collective, Transfer
 from .collective_policy import BARRIER
 
 GRAPHED = ("F", "B", "I", "W", "optimizer")
@@ -77,8 +78,8 @@ def with_launches(
     skeleton: Skeleton, labels: Sequence[Labels], host: Host, *, every: bool
 ) -> tuple[Skeleton, tuple[Labels, ...]]:
     """The skeleton and its labels with a host for every rank. With `every`, all launches are kept."""
-    blocks = any(bool((names.phase == WAIT).any()) for names in labels)
-    roles = [_role(template, names, host, blocks) for template, names in zip(skeleton.templates, labels, strict=True)]
+    blocks, edges = any(step.phase == WAIT for names in labels for step in names.steps), dict[str, int]()
+    roles = [_role(*of, host, edges, blocks) for of in zip(skeleton.templates, labels, strict=True)]
     best = np.array([max(profile.value) for profile in skeleton.profiles], dtype=np.int64)[skeleton.speed]
     earliest = [_earliest_starts(role, int(best[skeleton.program == p].max(initial=1))) for p, role in enumerate(roles)]
     _raise_by_sends(roles, earliest)
@@ -97,12 +98,14 @@ def with_launches(
     return _with_hosts(skeleton, tuple(t for t, _ in written), charges), tuple(names for _, names in written)
 
 
-def _role(template: Template, labels: Labels, host: Host, blocks: bool) -> _RoleLaunches:
+def _role(template: Template, labels: Labels, host: Host, edges: dict[str, int], blocks: bool) -> _RoleLaunches:
     """The launches of a template. Where transfers block, no sender waits for the launch of a receive."""
     cost_ns = np.where(labels.is_compute, host.kernel_ns, host.collective_ns)
-    is_barrier = (labels.kind == BARRIER) | ((labels.phase == WAIT) & host.waits_for_transfers)
+    is_barrier = labels.of_op(lambda op: isinstance(op, Collective) and op.kind == BARRIER)
+    if host.waits_for_transfers:
+        is_barrier |= np.array([step.phase == WAIT for step in labels.steps])[labels.step]
     row = np.arange(len(template))
-    sends, receives = _transfer_edges(labels)
+    sends, receives = (labels.of_op(partial(_edge, edges=edges, sends=sends)) for sends in (True, False))
     first = np.full(len(row), len(row))
     np.minimum.at(first, template.preds.idx, template.preds.row_of)
     # receives stand first in a rank's program, posted long before
@@ -125,15 +128,9 @@ def _role(template: Template, labels: Labels, host: Host, blocks: bool) -> _Role
     return _RoleLaunches(template, labels, order, at, under, order[is_barrier], part, due_ns, sends, receives)
 
 
-def _transfer_edges(labels: Labels) -> tuple[Array, Array]:
-    """Row -> number of the edge that it sends over, or -1; and of the edge that it receives from."""
-    edges: dict[str, int] = {}
-    ends = np.full((2, len(labels.ops)), -1)
-    for i, op in enumerate(labels.ops):
-        if isinstance(op, Transfer):
-            ends[0 if op.sends else 1, i] = edges.setdefault(op.communicator, len(edges))
-    sends, receives = ends[:, labels.op]
-    return sends, receives
+def _edge(op: AnyOp, edges: dict[str, int], *, sends: bool) -> int:
+    """The number of the edge of a send, or of a receive; -1 for other operations. An edge without a number gets the next."""
+    return edges.setdefault(op.communicator, len(edges)) if isinstance(op, Transfer) and op.sends is sends else -1
 
 
 def _earliest_starts(role: _RoleLaunches, speed: int) -> Array:

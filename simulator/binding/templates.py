@@ -80,11 +80,13 @@ class Templates:
 
     def _durations_ns(self, cost: KernelCost) -> Array:
         """The duration of every operation; a row for each variant of ranks, if there are several."""
+        variants = len(self.program.variants) or 1
         kernels = [op.kernels() if isinstance(op, Compute) else () for op in self.ops]
-        cost_ns = {kernel: cost(kernel) for kernel in dict.fromkeys(kernel for of in kernels for kernel in of)}
-        solo_ns = np.zeros((len(self.program.variants) or 1, len(self.ops)), dtype=np.int64)
-        for i, of in enumerate(kernels):
-            solo_ns[:, i] = [cost_ns[kernel] for kernel in of] or 0
+        # layers share kernels, and the same object is found sooner than an equal one
+        cost_ns = {number: cost(kernel) for number, kernel in {id(kernel): kernel for of in kernels for kernel in of}.items()}
+        lasts = ([cost_ns[id(kernel)] for kernel in of] or [0] for of in kernels)
+        solo_ns = np.array([each if len(each) == variants else each * variants for each in lasts], dtype=np.int64)
+        solo_ns = np.ascontiguousarray(solo_ns.reshape(-1, variants).T)
         return solo_ns if self.program.variants else solo_ns[0]
 
     def _number_collectives(self) -> None:
@@ -144,18 +146,19 @@ class Templates:
 
     def _after(self, steps: tuple[Step, ...], bodies: list[_Compiled], begins: Array) -> Array:
         """All pairs (row, row that it waits for), within bodies and between steps."""
-        made: dict[tuple[int, Key], int] = {}
+        made: dict[int, dict[Key, int]] = {}
         for step, body, begin in zip(steps, bodies, begins.tolist(), strict=False):
+            of = made.setdefault(step.iteration, {})
             for name, key in step.outputs:
-                made[step.iteration, key] = begin + body.named[name]
+                of[key] = begin + body.named[name]
         between = []
         for step, body, begin in zip(steps, bodies, begins.tolist(), strict=False):
             waiting = [*((0, key) for key in step.after), *((body.named[name], key) for name, key in step.waits)]
             for row, key in waiting:
-                at = (step.iteration - (key[0] == PARAMETERS), key)
-                if at not in made:
+                before = made.get(step.iteration - (key[0] == PARAMETERS), {}).get(key)
+                if before is None:
                     raise InvariantBroken(f"{step.phase} of stage {step.stage} waits for {key}, which nothing produces")
-                between.append((begin + row, made[at]))
+                between.append((begin + row, before))
         within = _shifted([body.after for body in bodies], begins, columns=(0, 1))
         return np.concatenate([within, np.array(between, dtype=np.int64).reshape(-1, 2)])
 

@@ -8,10 +8,10 @@ formulas, with intermediate results in fp32 where PyTorch uses fp32: no operator
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 from ..errors import InvariantBroken
+from ..frozen import replace
 from ..kernels import UNFUSED, Attention, Gemm, Kernel, Part, Rowwise, Split
 from ..program.program import AnyOp, Body, Compute, Program, Purpose
 from ..workload.blocks.dense import BlockOp
@@ -69,7 +69,8 @@ def framework_kernels(ops: Sequence[Layered], framework: Framework) -> list[Laye
         framework = replace(framework, fusion=replace(framework.fusion, **dict.fromkeys(FUSED_BY_COMPILER, True)))
     added = [(layer, new) for layer, op in ops for new in _with_bias_and_dropout(op, framework)]
     merged = _merged(added, framework.fusion)
-    return [(layer, replace(piece, listed=op.listed)) for layer, op in merged for piece in _pieces(op, framework)]
+    pieces = ((layer, op.listed, piece) for layer, op in merged for piece in _pieces(op, framework))
+    return [(layer, replace(piece, listed=True) if listed else piece) for layer, listed, piece in pieces]
 
 
 def _with_bias_and_dropout(op: BlockOp, framework: Framework) -> Iterator[BlockOp]:

@@ -1,19 +1,17 @@
 """Lowering of model, plan, job and schedule to a program: `build`, then one pass after another.
 
 `build` writes the pipeline before any other parallelism: stages, bodies of unsplit operators, steps in schedule order. The
-program contains either several training steps from a standing start, or the one step that represents every step of a long run.
-Where every rank waits for the gradient norm, no work is in progress when the norm ends: all ranks begin anew together. So a step
-of a long run extends from one norm to the next: the optimizer and the parameter gathers of one training step, then the passes
-and reductions of the next. Only this interval is simulated (decision 010).
+program contains either several training steps from a standing start, or the one step that represents every step of a long run
+(iterations.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import lcm
 
+from ..frozen import replace
 from ..kernels import Part
 from ..plan.plan import Plan
 from ..plan.stage_layers import stage_layers
@@ -24,7 +22,6 @@ from ..program.program import (
     GRADIENT,
     LAST,
     LOSS,
-    PARAMETERS,
     Body,
     Compute,
     Key,
@@ -40,9 +37,10 @@ from ..workload.framework import Framework, MemoryOverhead
 from ..workload.job import ELEMENT_BYTES, Job
 from ..workload.learning import learning, packed
 from ..workload.model import Model
+from .iterations import between_norms, repeat
 from .kernels_of_framework import accumulate, framework_kernels
 from .passes.context_parallel import ContextParallel, context_parallel
-from .passes.data_parallel import NORM, DataParallel, Replicas, data_parallel
+from .passes.data_parallel import DataParallel, Replicas, data_parallel
 from .passes.decomposed_gemms import decomposed_gemms
 from .passes.expert_overlap import side_by_side
 from .passes.expert_parallel import ExpertParallel, expert_parallel
@@ -69,34 +67,50 @@ PARTS = {
     WEIGHT_GRADIENT: (Part.WEIGHT_GRADIENT,),
 }
 """The parts of an operator that run in a slot of each kind."""
+Called = tuple[str, int, int]
+"""What a slot calls: kind, stage, and part of the sequence."""
 VOCABULARY_MULTIPLE = 128
 """A vocabulary that tensor-parallel ranks cannot divide evenly is padded to this many rows per rank, as Megatron pads it."""
 
 
-def lower(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, steps: int | None = 1) -> Program:
+def lower(
+    model: Model,
+    plan: Plan,
+    job: Job,
+    layout: Layout,
+    *,
+    dp: int,
+    framework: Framework,
+    steps: int | None = 1,
+    slots: Sequence[Program] = (),
+) -> Program:
     """The hardware-free program of `steps` training steps, or (None) from one gradient norm to the next, per role.
 
-    `dp` ranks hold the same parameters and share their gradients; ranks that share sequences are among them.
+    `dp` ranks hold the same parameters and share their gradients; ranks that share sequences are among them. `slots` may be what
+    `lower_slots` made of the same plan for another number of microbatches; no operation is then lowered twice.
     """
-    positions: Sequence[int | None] = (None,) if plan.cp_balance else range(plan.cp)
-    programs = [
-        _lowered(model, plan, job, layout, dp=dp, framework=framework, steps=steps, position=position) for position in positions
-    ]
+    if slots and not (plan.shares_vocabulary or plan.offloading.activations):  # the passes of both change steps too
+        slots = [replace(program, orders=_orders(layout, _names(layout, program))) for program in slots]
+    else:
+        slots = lower_slots(model, plan, job, layout, dp=dp, framework=framework)
+    programs = [_lowered(of, model, plan, job, layout, dp=dp, framework=framework, steps=steps) for of in slots]
     return joined(programs, "cp", [(position,) for position in range(plan.cp)]) if len(programs) > 1 else programs[0]
 
 
-def _lowered(
-    model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, steps: int | None, position: int | None
-) -> Program:
-    """The program of every pipeline rank, for ranks at a position in a ring without balance, or (None) for all."""
+def lower_slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework) -> tuple[Program, ...]:
+    """Programs of the slots alone: without reductions of gradients, optimizer, gathers of parameters, and transfers.
+
+    One program serves all ranks, or each position in a ring without balance has its own.
+    """
+    positions: Sequence[int | None] = (None,) if plan.cp_balance else range(plan.cp)
+    return tuple(_slots(model, plan, job, layout, dp=dp, framework=framework, position=position) for position in positions)
+
+
+def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, position: int | None) -> Program:
+    """The slots of every pipeline rank, for ranks at a position in a ring without balance, or (None) for all."""
     overlap, sequence, sharding = plan.overlap.over(framework.overlap), plan.uses_sequence_parallel, plan.full_sharding
     shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes(job)
-    reduced_bytes = ELEMENT_BYTES[sharding.reduce_dtype] if sharding.reduce_dtype else gradient_bytes
-    releases_weights = sharding.gathers and sharding.reshard and dp > 1
-    recipe = replace(framework.low_precision, cached_weights=framework.low_precision.cached_weights and not releases_weights)
-    narrow = Quantisation(job.dtype, recipe, element_bytes, shares) if job.narrow else None
-    model = _divisible(model, plan)
-    tokens = job.microbatch_size * job.sequence_length // (layout.shape.splits * plan.cp)
+    narrow, model, tokens = _quantisation(plan, job, framework, dp), _divisible(model, plan), _tokens(plan, job, layout)
     program = build(model, plan, job, layout, framework)
     if plan.shares_vocabulary:
         program = vocabulary(program, SharedVocabulary(plan.vocabulary, tokens // shares, model.hidden, element_bytes))
@@ -109,8 +123,18 @@ def _lowered(
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
     keeps_casts = narrow is not None and narrow.keeps_narrow_input
     program = recompute(program, plan.recomputation, keeps_casts=keeps_casts, compiled=framework.compile)
-    sent_bytes = tokens * model.hidden * element_bytes // shares
-    program = _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, sharding.reduce == "each" and dp > 1)
+    sent_bytes = _sent_bytes(model, plan, job, layout)
+    return _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, sharding.reduce == "each" and dp > 1)
+
+
+def _lowered(
+    slots: Program, model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, steps: int | None
+) -> Program:
+    """The program of every pipeline rank from its slots."""
+    overlap, sharding = plan.overlap.over(framework.overlap), plan.full_sharding
+    element_bytes, gradient_bytes = job.element_bytes, framework.gradient_bytes(job)
+    reduced_bytes = ELEMENT_BYTES[sharding.reduce_dtype] if sharding.reduce_dtype else gradient_bytes
+    narrow, model = _quantisation(plan, job, framework, dp), _divisible(model, plan)
     replicas = DataParallel(
         Replicas(dp, plan.copies_of_experts(dp)),
         overlaps=overlap.dp or sharding.kind not in ("none", "zero1"),
@@ -122,7 +146,7 @@ def _lowered(
         clips=job.gradient_clipping is True,
         each=sharding.reduce == "each",
     )
-    program = data_parallel(units(program, sharding.unit), replicas)
+    program = data_parallel(units(slots, sharding.unit), replicas)
     group = sharding.group and sharding.group * plan.cp
     state = ShardedState(
         replace(sharding, group=group),
@@ -141,10 +165,29 @@ def _lowered(
         program = muon(program, Muon(job.full_optimizer, divided, plan.tp, gradient_bytes))
     program = offload_state(program, OffloadedState(plan.offloading, replicas.replicas, state))
     program = cast_weights(program, narrow) if narrow else program
-    program = pipeline(program, sent_bytes)
+    program = pipeline(program, _sent_bytes(model, plan, job, layout))
     program = program if overlap.pp else blocking(program, layout)
     program = side_by_side(program) if plan.exchanges_beside_compute(framework.overlap) else program
     return between_norms(program) if steps is None else repeat(program, steps)
+
+
+def _quantisation(plan: Plan, job: Job, framework: Framework, dp: int) -> Quantisation | None:
+    """The narrow format of a job, if it has one. Parameters that are gathered anew are cast anew."""
+    if not job.narrow:
+        return None
+    releases_weights = plan.full_sharding.gathers and plan.full_sharding.reshard and dp > 1
+    recipe = replace(framework.low_precision, cached_weights=framework.low_precision.cached_weights and not releases_weights)
+    return Quantisation(job.dtype, recipe, job.element_bytes, plan.tp if plan.uses_sequence_parallel else 1)
+
+
+def _tokens(plan: Plan, job: Job, layout: Layout) -> int:
+    """Number of tokens of a slot on a context-parallel rank."""
+    return job.microbatch_size * job.sequence_length // (layout.shape.splits * plan.cp)
+
+
+def _sent_bytes(model: Model, plan: Plan, job: Job, layout: Layout) -> int:
+    """Bytes that a rank sends from stage to stage."""
+    return _tokens(plan, job, layout) * model.hidden * job.element_bytes // (plan.tp if plan.uses_sequence_parallel else 1)
 
 
 def _divided(program: Program, model: Model, plan: Plan, job: Job, tokens: int, position: int | None) -> Program:
@@ -182,29 +225,52 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
     embedded, headed = ({s.rank for s in stages if getattr(s, end)} for end in ("embedding", "head"))
     together = embedded == headed  # one rank has both ends, and holds a table that they share once
     bodies: dict[str, Body] = {}
-    orders = []
-    for boxes in layout.orders:
-        steps = []
-        for number, box in enumerate(boxes):
-            for slot in slots_of(box):
-                stage, part = stages[slot.stage], slot.microbatch % layout.shape.splits
-                ends = "embedding, " * stage.embedding, ", head" * stage.head
-                name = f"{slot.kind} of {ends[0]}{_layers_of(model, stage)} layers{ends[1]}" + ", share" * stage.share
-                name += f", part {part}" if layout.shape.splits > 1 else ""
-                frozen = min(max(0, job.frozen_layers - stage.first_layer), stage.layers)
-                name += f", {frozen} frozen" if frozen else ""
-                name += f", stage {stage.number}" if plan.moe.layers_differ else ""
-                if name not in bodies:
-                    operators = [
-                        (i, replace(packed(op, fraction), listed=i >= 0 and op.name in plan.recomputation.ops))
-                        for i, op in _operators(model, job, stage, together, layout.shape.splits, part)
-                    ]
-                    kernels = framework_kernels(operators, framework)
-                    kernels = kernels_of_stage(kernels, stage, layout.shape.ranks) if layout.shares else kernels
-                    bodies[name] = _body(slot.kind, learning(kernels, job, stage.first_layer, embedding=stage.embedding))
-                steps.append(_step(name, slot, layout, number if isinstance(box, Pair) else -1))
-        orders.append(tuple(steps))
-    return Program(stages, bodies, tuple(orders), {})
+    kernels: dict[str, list[tuple[int, BlockOp]]] = {}
+    names: dict[Called, str] = {}
+    for kind, number, part in _called(layout):
+        stage = stages[number]
+        ends = "embedding, " * stage.embedding, ", head" * stage.head
+        name = f"{ends[0]}{_layers_of(model, stage)} layers{ends[1]}" + ", share" * stage.share
+        name += f", part {part}" if layout.shape.splits > 1 else ""
+        frozen = min(max(0, job.frozen_layers - stage.first_layer), stage.layers)
+        name += f", {frozen} frozen" if frozen else ""
+        name += f", stage {stage.number}" if plan.moe.layers_differ else ""
+        if name not in kernels:
+            whole = ((i, packed(op, fraction)) for i, op in _operators(model, job, stage, together, layout.shape.splits, part))
+            listed = plan.recomputation.ops
+            operators = [(i, replace(op, listed=True) if i >= 0 and op.name in listed else op) for i, op in whole]
+            of = framework_kernels(operators, framework)
+            of = kernels_of_stage(of, stage, layout.shape.ranks) if layout.shares else of
+            kernels[name] = learning(of, job, stage.first_layer, embedding=stage.embedding)
+        names[kind, number, part] = body = f"{kind} of {name}"
+        if body not in bodies:
+            bodies[body] = _body(kind, kernels[name])
+    return Program(stages, bodies, _orders(layout, names), {})
+
+
+def _called(layout: Layout) -> Iterable[Called]:
+    """The bodies that the slots of a layout call, in the order of their first calls."""
+    slots = (slot for boxes in layout.orders for box in boxes for slot in slots_of(box))
+    return dict.fromkeys((kind, stage, microbatch % layout.shape.splits) for kind, stage, microbatch in slots)
+
+
+def _names(layout: Layout, program: Program) -> dict[Called, str]:
+    """The names of the bodies that a program of the same slots calls."""
+    splits, steps = layout.shape.splits, (step for order in program.orders for step in order)
+    return {(step.phase, step.stage % layout.stages, step.microbatch % splits): step.body for step in steps}
+
+
+def _orders(layout: Layout, names: Mapping[Called, str]) -> tuple[tuple[Step, ...], ...]:
+    """The steps of every rank in the order of the schedule, given the names of their bodies."""
+    splits = layout.shape.splits
+    return tuple(
+        tuple(
+            _step(names[slot.kind, slot.stage, slot.microbatch % splits], slot, layout, number if isinstance(box, Pair) else -1)
+            for number, box in enumerate(boxes)
+            for slot in slots_of(box)
+        )
+        for boxes in layout.orders
+    )
 
 
 def stages_of(counts: Sequence[int], layout: Layout) -> Iterator[Stage]:
@@ -293,39 +359,3 @@ def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
         after = ((LOSS if last else GRADIENT, stage, microbatch),)
         outputs = ((END, (GRADIENT, stage - 1, microbatch)),) if number else ()
     return Step(body, kind, stage, microbatch, after, (*outputs, (LAST, ("done", kind, stage, microbatch))), pair=pair)
-
-
-def repeat(program: Program, steps: int) -> Program:
-    """The program repeated `steps` times from a standing start, with parameters already gathered before the first step."""
-    orders = tuple(tuple(_step_of(iteration, step) for iteration in range(steps) for step in order) for order in program.orders)
-    return replace(program, orders=orders)
-
-
-def between_norms(program: Program) -> Program:
-    """One step of a long run: the steps after the norm of one training step, then the steps up to the norm of the next."""
-    return replace(program, orders=tuple(_from_norm_to_norm(order) for order in program.orders))
-
-
-def _step_of(iteration: int, step: Step) -> Step:
-    if iteration:
-        return replace(step, iteration=iteration)
-    after = tuple(key for key in step.after if key[0] != PARAMETERS)
-    return replace(step, after=after, waits=tuple(wait for wait in step.waits if wait[1][0] != PARAMETERS))
-
-
-def _from_norm_to_norm(order: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The steps of a rank from after one norm to the next norm, without waits for the first norm."""
-    at = next(i for i, step in enumerate(order) if step.phase == NORM)
-    passed = {key for _, key in order[at].outputs}
-    begins = [_without(step, passed) if _awaits(step, passed) else step for step in order[at + 1 :]]
-    return (*begins, *(replace(step, iteration=1) for step in order[: at + 1]))
-
-
-def _awaits(step: Step, keys: Set[Key]) -> bool:
-    return not (keys.isdisjoint(step.after) and all(key not in keys for _, key in step.waits))
-
-
-def _without(step: Step, keys: Set[Key]) -> Step:
-    """The step without its waits for some keys."""
-    after = tuple(key for key in step.after if key not in keys)
-    return replace(step, after=after, waits=tuple(wait for wait in step.waits if wait[1] not in keys))

@@ -6,8 +6,8 @@ Every role is lowered by itself, and the programs are joined: bodies that are eq
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from ..frozen import replace
 from ..program.program import Body, Program, Role
 
 
@@ -20,6 +20,6 @@ def joined(programs: Sequence[Program], axis: str, coordinates: Sequence[tuple[i
         for name, body in program.bodies.items():
             names[name] = name if bodies.get(name, body) == body else f"{name}, {axis} {own[0]}"
             bodies[names[name]] = body
-        orders += [tuple(replace(step, body=names[step.body]) for step in order) for order in program.orders]
+        orders += [tuple(step._replace(body=names[step.body]) for step in order) for order in program.orders]
         roles += [Role(pipeline, {axis: own}) for pipeline in range(len(program.orders))]
     return replace(programs[0], bodies=bodies, orders=tuple(orders), divided_roles=tuple(roles))

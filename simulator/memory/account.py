@@ -12,11 +12,12 @@ lists the memory that is not counted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..engine.timeline import Timeline
+from ..frozen import replace
 from ..kernels import Part
 from ..program.holdings import Holding
 from ..program.labels import Array, Labels

@@ -146,7 +146,7 @@ def _pieces(observed: Observation, facts: _TaskFacts) -> Iterator[tuple[Pieces, 
         start, end = (c[tasks].clip(window.begin_ns[which], window.end_ns[which]) for c in (times.start_ns, times.end_ns))
         yield Pieces(np.full(len(tasks), which), tasks, start, end), None
         gaps.append(_gaps(observed, which, own, last, np.stack([latest[tasks], start, end])))
-    yield from _walk(np.concatenate(gaps), latest, times.start_ns, facts, np.array([of.pipeline for of in observed.labels]))
+    yield _walk(np.concatenate(gaps), latest, times.start_ns, facts, np.array([of.pipeline for of in observed.labels]))
 
 
 def _gaps(observed: Observation, which: int, own: Array, last: int, compute: Array) -> Array:
@@ -193,20 +193,23 @@ def _latest(observed: Observation, is_launch: Array) -> Array:
     return latest
 
 
-def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinate: Array) -> Iterator[tuple[Pieces, Array]]:
+def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinate: Array) -> tuple[Pieces, Array]:
     """The pieces of every gap, from its end backwards, with the state of the walk; each step of the walk is done for all gaps."""
     collective = (facts.axis >= 0) & ~facts.launch & ~facts.transfer
     which, low, high, task, via = gaps.T
+    found = [np.zeros((5, 0), dtype=np.int64)]
     while len(which):
         nothing = task < 0
         holds = (via == NORM) & ~nothing & (facts.axis[task] < 0)
         via = np.where(holds, np.where(coordinate[which] == facts.coordinate[task], facts.dp, STAGE), via)
         begins = np.where(nothing, low, np.maximum(low, start[np.maximum(task, 0)]))
         lasts = high > begins
-        yield Pieces(which[lasts], task[lasts], begins[lasts], high[lasts]), via[lasts]
+        found.append(np.stack([which, task, begins, high, via])[:, lasts])
         high = np.minimum(high, begins)
         more = (high > low) & ~nothing
         which, low, high, task, via = which[more], low[more], high[more], task[more], via[more]
         via = np.where(collective[task] & (via == DIRECTLY), np.where(facts.norm[task], NORM, facts.axis[task]), via)
         via = np.where(facts.transfer[task] & (via != facts.dp), STAGE, via)
         task = latest[task]
+    *pieces, states = np.concatenate(found, axis=1)
+    return Pieces(*pieces), states

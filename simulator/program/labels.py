@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -36,27 +37,27 @@ class Labels:
 
     @cached_property
     def is_compute(self) -> Array:
-        return self._of_op([isinstance(op, Compute) for op in self.ops])
+        return self.of_op(lambda op: isinstance(op, Compute))
 
     @cached_property
     def is_transfer(self) -> Array:
         """Whether each row is an end of a transfer between two ranks."""
-        return self._of_op([isinstance(op, Transfer) for op in self.ops])
+        return self.of_op(lambda op: isinstance(op, Transfer))
 
     @cached_property
     def is_launch(self) -> Array:
         """Whether each row is a launch on the host; a launch belongs to the step of the launched operation."""
-        return self._of_op([axis == HOST for axis in self.axes])
+        return np.array([axis == HOST for axis in self.axes])[self.op]
 
     @cached_property
     def is_wait(self) -> Array:
         """Whether each row does nothing but wait."""
-        return self._of_op([isinstance(op, Wait) for op in self.ops])
+        return self.of_op(lambda op: isinstance(op, Wait))
 
     @cached_property
     def axis(self) -> Array:
         """The axis of each row; "" for compute."""
-        return self._of_op(self.axes)
+        return np.array(self.axes)[self.op]
 
     @cached_property
     def phase(self) -> Array:
@@ -89,27 +90,25 @@ class Labels:
     @cached_property
     def kind(self) -> Array:
         """The kind of each row: the kind of the kernel or of the collective, or send, receive, or wait."""
-        return self._of_op([_kind(op) for op in self.ops])
+        return self.of_op(_kind)
 
     @cached_property
     def _used(self) -> tuple[tuple[AnyOp, ...], Array]:
         """The operations that have rows, and the number of each row's among them."""
-        used, number = np.unique(self.op, return_inverse=True)
-        return tuple(self.ops[op] for op in used.tolist()), number
+        used = np.bincount(self.op, minlength=len(self.ops)) > 0
+        return tuple(self.ops[op] for op in np.flatnonzero(used).tolist()), (np.cumsum(used) - 1)[self.op]
 
     def flop_of(self, variant: int = 0) -> Array:
         """Flop of each row by the `full` convention, on ranks of a variant of the program; 0 for rows other than compute."""
-        ops, number = self._used
-        flop: Array = np.array([op.flop_of(variant) if isinstance(op, Compute) else 0 for op in ops])[number]
-        return flop
+        return self.of_op(lambda op: op.flop_of(variant) if isinstance(op, Compute) else 0)
 
     @cached_property
     def payload_bytes(self) -> Array:
-        return self._of_op([op.payload_bytes if isinstance(op, (Collective, Transfer)) else 0 for op in self.ops])
+        return self.of_op(lambda op: op.payload_bytes if isinstance(op, (Collective, Transfer)) else 0)
 
     @cached_property
     def stream(self) -> Array:
-        return self._of_op([op.streams[0] for op in self.ops])
+        return self.of_op(lambda op: op.streams[0])
 
     def block(self, row: int) -> str:
         """The operator of a row in words, such as `layer 12 qkv`, with layers counted over the whole model."""
@@ -123,8 +122,10 @@ class Labels:
     def blocks(self) -> list[str]:
         return [self.block(row) for row in range(len(self.op))]
 
-    def _of_op(self, values: Any) -> Array:
-        column: Array = np.array(values)[self.op]
+    def of_op(self, value: Callable[[AnyOp], Any]) -> Array:
+        """A value of the operation of each row, asked once for each operation that has rows."""
+        ops, number = self._used
+        column: Array = np.array([value(op) for op in ops])[number]
         return column
 
     def _of_step(self, values: Any) -> Array:

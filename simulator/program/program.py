@@ -13,11 +13,12 @@ training step and its purpose. Names are for readers and for references; no pass
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Self
+from typing import NamedTuple, Self
 
 from ..errors import InvariantBroken
+from ..frozen import Plain, replace
 from ..kernels import DIMENSIONS, Gemm, Kernel, Part, Rowwise, Split
 from .holdings import Buffer
 
@@ -81,8 +82,8 @@ class Purpose(Enum):
     """The copy of gathered parameters from the buffer of a gather, or of gradients into the buffer of a reduction."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
+@dataclass(frozen=True, kw_only=True)
+class Op(Plain):
     """Common fields of operations: a name that is unique in the body, the occupied streams, the ops to wait for, and others."""
 
     name: str
@@ -118,7 +119,7 @@ class Op:
         return replace(self, held_bytes=held_bytes, freed_bytes=freed_bytes, buffers=(*self.buffers, *buffers))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Compute(Op):
     """A kernel on the rank's own GPU."""
 
@@ -169,7 +170,7 @@ class Compute(Op):
         return self.layer >= 0 and isinstance(self.kernel, Gemm) and self.parameters > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Collective(Op):
     """A collective over the group that `communicator` names. The payload of a gather or a scatter is the whole tensor."""
 
@@ -197,7 +198,7 @@ def collective_for(op: Op, group: Communicator, purpose: Purpose, kind: str, pay
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Transfer(Op):
     """One end of a point-to-point transfer: `sends` is true at the source and false at the target."""
 
@@ -206,7 +207,7 @@ class Transfer(Op):
     sends: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Wait(Op):
     """A point that all streams of the op pass together, in zero time."""
 
@@ -240,8 +241,7 @@ class Body:
     of both bodies alternate evenly."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One call of a body: phase, stage and microbatch, the keys to wait for, and the keys of the results."""
 
     body: str

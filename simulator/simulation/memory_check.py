@@ -16,10 +16,11 @@ import numpy as np
 from ..config import derived
 from ..config.scenario import Scenario
 from ..errors import Infeasible
-from ..lowering.lower import lower
+from ..lowering.lower import lower, lower_slots
 from ..memory.account import RankMemory, account, bodies_of
 from ..memory.items import MASTER_BYTES, Terms
 from ..plan.plan import WITH_MASTER_COPY
+from ..program.program import Program
 from ..program.slot import Layout
 from ..units import GIB, show_bytes
 
@@ -27,14 +28,16 @@ LEFT_FRACTION = 0.05
 """Fraction of a GPU's memory: memory with a smaller free fraction is reported as nearly full."""
 
 
-def memory_of(scenario: Scenario, layout: Layout, *, allow_oom: bool = True) -> tuple[RankMemory, ...]:
-    """The memory that a GPU of every pipeline rank needs to run the slots of a layout.
+def memory_of(
+    scenario: Scenario, layout: Layout, slots: Sequence[Program] = (), *, allow_oom: bool = True
+) -> tuple[RankMemory, ...]:
+    """The memory that a GPU of every pipeline rank needs to run the slots of a layout, which may be lowered already.
 
     Raises `Infeasible` if a rank needs more memory than the GPU has, unless `allow_oom`.
     """
     plan, dp, gpu = derived.placed(scenario), derived.replicas(scenario), scenario.cluster.gpu
     terms, unblocked = terms_of(scenario, layout), replace(plan, overlap=replace(plan.overlap, pp=True))
-    sample = lower(scenario.model, unblocked, scenario.job, layout.sampled(), dp=dp, framework=scenario.framework)
+    sample = lower(scenario.model, unblocked, scenario.job, layout.sampled(), dp=dp, framework=scenario.framework, slots=slots)
     memory = account(sample, terms, bodies_of(layout, sample))
     most = max(memory, key=attrgetter("total_bytes"))
     over = most.total_bytes - gpu.memory_bytes
@@ -51,6 +54,12 @@ def memory_of(scenario: Scenario, layout: Layout, *, allow_oom: bool = True) -> 
         )
     _check_host(scenario, host_bytes(scenario, memory), allow_oom=allow_oom)
     return memory
+
+
+def slots_of(scenario: Scenario, layout: Layout) -> tuple[Program, ...]:
+    """The lowered slots of a single microbatch of a layout, which its memory and its program share."""
+    plan, dp = derived.placed(scenario), derived.replicas(scenario)
+    return lower_slots(scenario.model, plan, scenario.job, layout.sampled(), dp=dp, framework=scenario.framework)
 
 
 def _check_host(scenario: Scenario, needed_bytes: int, *, allow_oom: bool) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, get_args
+from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ..binding.collective_policy import BARRIER
 from ..costs.collectives.curves import Provenance as OfCollectives
 from ..costs.kernels.family import Provenance as OfKernels
 from ..kernels import Kernel
-from ..program.program import AnyOp, Collective, Compute, Transfer
+from ..program.program import Body, Collective, Compute, Transfer
 from ..units import show_bytes, show_s
 from .result import Result
 
@@ -61,28 +61,45 @@ class OpCosts(list[OpCost]):
         return f"OpCosts({len(self):,} rows, {show_s(sum(row.seconds for row in self))}{most})"
 
 
-def kernel_costs(result: Result) -> OpCosts:
+def kernel_costs(result: Result, rows: Iterable[tuple[Kernel, OpCost]]) -> OpCosts:
+    """The rows of kernels, with their times over those in a short burst of launches."""
+    return OpCosts(replace(row, over_burst=row.seconds_each / result.prices.burst_s(kernel)) for kernel, row in rows)
+
+
+def kernel_rows(result: Result) -> list[tuple[Kernel, OpCost]]:
     """Cost of every kernel of the measured step; the same operator of different layers is one row."""
     ranks: dict[tuple[str, Kernel], set[int]] = defaultdict(set)
-    for rank, op, _ in _ops(result):
-        if isinstance(op, Compute):
-            ranks[_plain_name(op), op.kernel].add(rank)
+    kernels = _kernels(result)
+    for rank, body, _ in _calls(result):
+        for named in kernels[body]:
+            ranks[named].add(rank)
     rows = []
-    for (name, kernel), times in kernel_calls(result).items():
+    for (name, kernel), times in _counted(result, kernels).items():
         made, count = result.prices.estimate(kernel), round(times)
         known = made.model, made.provenance, made.sigma, made.extrapolated
-        beside: dict[str, Any] = {"ranks": spans(ranks[name, kernel]), "over_burst": made.seconds / result.prices.burst_s(kernel)}
-        rows.append(OpCost(name, kernel.shape, count, made.seconds, made.seconds * count, *known, **beside))
-    return OpCosts(rows)
+        row = OpCost(name, kernel.shape, count, made.seconds, made.seconds * count, *known, ranks=spans(ranks[name, kernel]))
+        rows.append((kernel, row))
+    return rows
 
 
 def kernel_calls(result: Result) -> dict[tuple[str, Kernel], float]:
     """How often a measured step of one replica calls each kernel, summed over its pipeline ranks, by plain name and kernel."""
-    calls: dict[tuple[str, Kernel], float] = defaultdict(float)
-    for _, op, times in _ops(result):
-        if isinstance(op, Compute):
-            calls[_plain_name(op), op.kernel] += times
-    return calls
+    return _counted(result, _kernels(result))
+
+
+def _counted(result: Result, kernels: Mapping[str, Counter[tuple[str, Kernel]]]) -> dict[tuple[str, Kernel], float]:
+    """The calls of kernels, given those of each body."""
+    calls: Counter[tuple[str, Kernel]] = Counter()
+    for _, body, times in _calls(result):
+        for named, count in kernels[body].items():
+            calls[named] += times * count
+    return {named: times / result.observation.window.steps for named, times in calls.items()}
+
+
+def _kernels(result: Result) -> dict[str, Counter[tuple[str, Kernel]]]:
+    """Body -> its kernels by plain name, and how many of each it has."""
+    kernels = ((name, (op for op in body.ops if isinstance(op, Compute))) for name, body in result.program.bodies.items())
+    return {name: Counter((_plain_name(op), op.kernel) for op in ops) for name, ops in kernels}
 
 
 def _plain_name(op: Compute) -> str:
@@ -90,13 +107,12 @@ def _plain_name(op: Compute) -> str:
     return op.name.partition(".")[2] if op.layer >= 0 else op.name
 
 
-def _ops(result: Result) -> Iterator[tuple[int, AnyOp, float]]:
-    """Every operation of a measured training step of one replica: pipeline rank, operation, and number of executions per step."""
+def _calls(result: Result) -> Iterator[tuple[int, str, int]]:
+    """Every body of the measured training steps of one replica: pipeline rank, body, and number of calls in all these steps."""
     window = result.observation.window
     for rank in range(result.program.ranks):
         calls = Counter(step.body for step in result.program.orders[rank] if step.iteration in window.iterations)
-        for body, times in calls.items():
-            yield from ((rank, op, times / window.steps) for op in result.program.bodies[body].ops)
+        yield from ((rank, body, times) for body, times in calls.items())
 
 
 def spans(numbers: Iterable[int]) -> str:
@@ -116,19 +132,19 @@ def collective_costs(result: Result) -> OpCosts:
     is counted at its source.
     """
     policy, size = result.site.policy, result.scenario.cluster.gpus_per_node
+    steps = result.observation.window.steps
     gpus_of = dict(zip(result.program.communicators, result.bound.families, strict=False))
-    payloads: dict[tuple[str, str, int], float] = defaultdict(float)
-    for _, op, times in _ops(result):
-        if isinstance(op, Collective):
-            payloads[op.communicator, op.kind, op.payload_bytes] += times
-        elif isinstance(op, Transfer) and op.sends:
-            payloads[op.communicator, "sendrecv", op.payload_bytes] += times
+    moved = {name: Counter(_payloads(body)) for name, body in result.program.bodies.items()}
+    payloads: Counter[tuple[str, str, int]] = Counter()
+    for _, body, times in _calls(result):
+        for payload, count in moved[body].items():
+            payloads[payload] += times * count
     calls: Counter[tuple[str, str, int, int, int]] = Counter()
     for (name, kind, payload_bytes), times in payloads.items():
         communicator = result.program.communicators[name]
         nodes = gpus_of[name][0] // size
         if len(nodes) > 1 and kind != BARRIER:
-            calls[communicator.axis, kind, payload_bytes, len(nodes), len(np.unique(nodes))] += round(times)
+            calls[communicator.axis, kind, payload_bytes, len(nodes), len(np.unique(nodes))] += round(times / steps)
     rows = []
     for (axis, kind, payload_bytes, ranks, used), n in calls.items():
         spread = np.arange(ranks) * used // ranks
@@ -138,6 +154,15 @@ def collective_costs(result: Result) -> OpCosts:
             how = known.source, known.provenance, known.uncertainty, known.provenance != "interpolated"
             rows.append(OpCost(f"{axis} {kind}", shape, n, known.seconds, known.seconds * n, *how, axis))
     return OpCosts(rows)
+
+
+def _payloads(body: Body) -> Iterator[tuple[str, str, int]]:
+    """Communicator, kind and bytes of every collective of a body, and of every transfer that it sends."""
+    for op in body.ops:
+        if isinstance(op, Collective):
+            yield op.communicator, op.kind, op.payload_bytes
+        elif isinstance(op, Transfer) and op.sends:
+            yield op.communicator, "sendrecv", op.payload_bytes
 
 
 def kernel_provenance(costs: Sequence[OpCost]) -> dict[str, float]:

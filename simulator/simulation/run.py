@@ -17,6 +17,7 @@ from ..config.scenario import Scenario
 from ..config.step_constants import model_error
 from ..errors import UserError
 from ..escape import Summarised
+from ..kernels import Kernel
 from ..memory.account import RankMemory
 from ..plan.plan import EVEN
 from ..units import seconds, show_bytes, show_count, show_s
@@ -28,11 +29,13 @@ from .memory_check import LEFT_FRACTION, host_summary, notes
 from .network.link_use import Network, network
 from .op_costs import (
     STANDARD_ERRORS,
+    OpCost,
     OpCosts,
     collective_costs,
     collective_provenance,
     kernel_costs,
     kernel_provenance,
+    kernel_rows,
     provenance_lines,
     step_interval_s,
 )
@@ -116,9 +119,13 @@ class Run(Summarised, Result):
         return network(self)
 
     @cached_property
+    def _kernel_rows(self) -> list[tuple[Kernel, OpCost]]:
+        return kernel_rows(self)
+
+    @cached_property
     def kernel_costs(self) -> OpCosts:
         """Every kernel of the step: time, model, provenance and error."""
-        return kernel_costs(self)
+        return kernel_costs(self, self._kernel_rows)
 
     @cached_property
     def collective_costs(self) -> OpCosts:
@@ -159,7 +166,8 @@ class Run(Summarised, Result):
         """
         metrics = self.metrics
         waits = metrics.exposed_s, self.program.ranks, metrics.bubble_fraction
-        _, high_s = step_interval_s(metrics.step_time_s, self.kernel_costs, self.collective_costs, *waits)
+        kernels = OpCosts(row for _, row in self._kernel_rows)
+        _, high_s = step_interval_s(metrics.step_time_s, kernels, self.collective_costs, *waits)
         of_costs = math.log(high_s / metrics.step_time_s) / STANDARD_ERRORS
         factor = math.exp(STANDARD_ERRORS * math.hypot(of_costs, model_error()))
         return metrics.step_time_s / factor, metrics.step_time_s * factor

@@ -39,7 +39,7 @@ from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from . import ENGINES, MOST_STEPS, choose_engine, estimated_effort, steady_state
-from .memory_check import memory_of
+from .memory_check import memory_of, slots_of
 from .run import Run
 from .slot_durations import slot_durations
 
@@ -102,9 +102,10 @@ def simulate_scenario(
     layout = layout_of(scenario, site)
     counts = steady_state.to_simulate(scenario, steps)
     limits = estimated_effort.Limits(engine, long, expect)
-    memory = memory_of(scenario, layout, allow_oom=allow_oom)
+    slots = slots_of(scenario, layout)
+    memory = memory_of(scenario, layout, slots, allow_oom=allow_oom)
     for count in counts:
-        program = program_of(scenario, count, layout)
+        program = program_of(scenario, count, layout, slots)
         limits.must_begin(program, scenario.cluster, folding=folding)
         bound, timeline, used, reason = _simulated(scenario, program, site, limits, folding=folding)
         if window := steady_state.measured(timeline, bound.labels, count, counts):
@@ -167,13 +168,13 @@ def layout_of(scenario: Scenario, site: Site | None = None) -> Layout:
     return with_vocabulary(layout, scenario.plan.vocabulary) if scenario.plan.shares_vocabulary else layout
 
 
-def program_of(scenario: Scenario, steps: int | None = 1, layout: Layout | None = None) -> Program:
+def program_of(scenario: Scenario, steps: int | None = 1, layout: Layout | None = None, slots: Sequence[Program] = ()) -> Program:
     """The scenario's program, free of hardware: `steps` training steps, or (None) the work between two gradient norms.
 
-    The slots have the order of the given layout, or else of the scenario's schedule.
+    The slots have the order of the given layout, or else of the scenario's schedule, and may be lowered already.
     """
-    layout, dp = layout or layout_of(scenario), derived.replicas(scenario)
-    return lower(scenario.model, derived.placed(scenario), scenario.job, layout, dp=dp, steps=steps, framework=scenario.framework)
+    layout, plan, dp = layout or layout_of(scenario), derived.placed(scenario), derived.replicas(scenario)
+    return lower(scenario.model, plan, scenario.job, layout, dp=dp, steps=steps, framework=scenario.framework, slots=slots)
 
 
 def bound_of(scenario: Scenario, program: Program, site: Site | None = None) -> Bound:

@@ -10,8 +10,8 @@ first operator that learns; a stage behind the first computes all of them, since
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
+from ..frozen import replace
 from ..kernels import Attention, Gemm, Kernel, Rowwise, Split
 from .blocks.dense import BlockOp, linear
 from .job import Job, Lora

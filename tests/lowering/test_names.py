@@ -39,7 +39,7 @@ class Renaming:
 
     def step(self, step: Step) -> Step:
         outputs, waits = (tuple((self(name), key) for name, key in pairs) for pairs in (step.outputs, step.waits))
-        return replace(step, outputs=outputs, waits=waits)
+        return step._replace(outputs=outputs, waits=waits)
 
     def program(self, program: Program) -> Program:
         bodies = {name: replace(body, ops=tuple(map(self.op, body.ops))) for name, body in program.bodies.items()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,7 +82,7 @@ def test_the_first_forward_step_of_each_stage_is_found_where_it_stands(of: list[
 def test_labels_say_of_each_row_what_its_step_and_its_operation_say(of: list[Step], data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.tuples(st.integers(0, len(of) - 1), st.integers(0, len(OPS) - 1)), min_size=1, max_size=20))
     step, op = (np.array(column) for column in zip(*rows, strict=True))
-    labels = Labels(tuple(replace(s, iteration=3) for s in of), OPS, step, op, (COMPUTE,), AXES, STAGES)
+    labels = Labels(tuple(s._replace(iteration=3) for s in of), OPS, step, op, (COMPUTE,), AXES, STAGES)
     for row, (s, o) in enumerate(rows):
         stage = STAGES[of[s].stage] if of[s].stage >= 0 else None
         assert (labels.phase[row], labels.microbatch[row], labels.iteration[row]) == (of[s].phase, of[s].microbatch, 3)

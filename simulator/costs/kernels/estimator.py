@@ -227,6 +227,8 @@ class Estimator:
     dtype: str
     fits: FitLibrary
     options: Options = field(default_factory=Options)
+    best: dict[tuple[str, str, str], SelectedFit] = field(default_factory=dict, repr=False, compare=False)
+    """Cache of `best_fit_for` on the GPU, by family, format and library."""
 
     @property
     def gemm_dtype(self) -> str:
@@ -250,7 +252,7 @@ class Estimator:
 
     def with_nothing_cached(self) -> Estimator:
         """The estimator of kernels whose operands are not in the last cache, as benchmarks with a cold cache time them."""
-        return replace(self, gpu=replace(self.gpu, cache_bytes=0.0))
+        return replace(self, gpu=replace(self.gpu, cache_bytes=0.0), best={})
 
     def estimate(self, kernel: Shape) -> Estimate:
         """The time of a kernel, with its fit, provenance and error."""
@@ -308,7 +310,10 @@ class Estimator:
         if takes_s and not library and len(rivals) > 1:
             best = min(rivals, key=lambda fit: takes_s(fit.constants))
             return SelectedFit(best, self.gpu.name, "measured", best.sigma)
-        return best_fit_for(self.gpu, self.fits, family, dtype, library)
+        wanted = family, dtype, library
+        if wanted not in self.best:
+            self.best[wanted] = best_fit_for(self.gpu, self.fits, *wanted)
+        return self.best[wanted]
 
     def estimate_from(self, selected: SelectedFit, time_s: float, model: str, sizes: Mapping[str, float]) -> Estimate:
         """The estimate for a time by the constants of a fit: the time on this site, its provenance and error."""

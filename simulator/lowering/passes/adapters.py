@@ -12,9 +12,9 @@ row layer's adapter is gathered once more. Reference: NVIDIA-NeMo/Megatron-Bridg
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ...errors import InvariantBroken
+from ...frozen import replace
 from ...kernels import Gemm, Part, Split
 from ...program.program import AnyOp, Communicator, Compute, Purpose, collective_for
 

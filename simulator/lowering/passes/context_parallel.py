@@ -25,8 +25,9 @@ Steps and collectives are those of NVIDIA/TransformerEngine (d0067d0d, dot_produ
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ...frozen import replace
 from ...kernels import Attention, Part, Rowwise, Split
 from ...program.program import COMPUTE, AnyOp, Communicator, Compute, Program, Purpose, Wait, collective_for
 

@@ -11,9 +11,10 @@ a schedule keeps on several pipeline ranks are replicas too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...frozen import replace
 from ...kernels import Part, Rowwise, Split
 from ...plan.mesh import REPLICAS
 from ...program.program import (
@@ -195,7 +196,7 @@ def _reduce_as_ready(
         reductions = [op for op in bodies[name].ops if op.purpose is Purpose.REDUCE_GRADIENTS]
         outputs = tuple((op.name, (REDUCED, stage, number)) for number, op in enumerate(reductions) if i == final[stage])
         reduced += [key for _, key in outputs]
-        changed[i] = replace(step, body=name, outputs=(*step.outputs, *outputs))
+        changed[i] = step._replace(body=name, outputs=(*step.outputs, *outputs))
     return tuple(changed), reduced
 
 
@@ -209,9 +210,12 @@ def _reducing(
     """
     kernels = [op for op in body.ops if isinstance(op, Compute)]
     last = dict.fromkeys(parameters, kernels[0].name) | {bucket_of(op): op.name for op in kernels if op.adds_gradient}
+    ready: dict[str, list[Bucket]] = {}
+    for bucket in parameters:
+        ready.setdefault(last[bucket], []).append(bucket)
     for op in body.ops:
         yield op
-        for bucket in [bucket for bucket in parameters if last[bucket] == op.name]:
+        for bucket in ready.get(op.name, ()):
             reduction = _reduction(collective_name(bucket, "gradients"), parameters[bucket] * reduced_bytes, groups[bucket])
             yield replace(reduction, after=(op.name,), detached=True, layer=bucket[0])
 

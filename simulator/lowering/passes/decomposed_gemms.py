@@ -15,8 +15,8 @@ torch/distributed/_symmetric_memory/__init__.py (_pipelined_multi_all_gather_and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from ...frozen import replace
 from ...kernels import Gemm, Part, Rowwise
 from ...program.program import AnyOp, Body, Collective, Compute, Program, Purpose
 from .tensor_parallel import TP

@@ -17,8 +17,8 @@ and combined_1f1b.py beside it. DeepSeek-V3's figure 4 (arXiv 2412.19437) shows 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
+from ...frozen import replace
 from ...program.program import AnyOp, Body, Program, Purpose
 from ...program.slot import BACKWARD, FORWARD, Box, Layout, Pair, Slot
 

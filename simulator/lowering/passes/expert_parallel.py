@@ -20,13 +20,14 @@ data_parallel.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from math import ceil, comb
 
 import numpy as np
 
+from ...frozen import replace
 from ...kernels import DIMENSIONS, NARROW_BYTES, Gemm, Kernel, Part, Rowwise, Split
 from ...plan.plan import Plan
 from ...program.program import DEEPEP, AnyOp, Body, Collective, Communicator, Compute, Matrix, Program, Purpose, collective_for

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from typing import NamedTuple
 
+from ...frozen import replace
 from ...kernels import Gemm, Part, Rowwise, Split
 from ...program.program import COMPUTE, AnyOp, Body, Collective, Compute, Program, Purpose, first_forward
 from ...workload.optimizer import Optimizer

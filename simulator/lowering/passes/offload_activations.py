@@ -9,8 +9,8 @@ pytorch/cpu_offload.py (DefaultOffloadSynchronizer), which Megatron Core calls f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
+from ...frozen import replace
 from ...kernels import Part
 from ...plan.offload import Offload
 from ...program.program import COPY_IN, COPY_OUT, OFFLOAD, AnyOp, Body, Collective, Communicator, Program, Purpose, Step
@@ -45,11 +45,11 @@ def _copying(
     bodies[step.body] = changed = Body(tuple(_with(body, copies, window if step.phase == FORWARD else 0)))
     *_, last = copies.values()
     if step.phase == FORWARD:
-        return replace(step, outputs=(*step.outputs, (last.name, key)))
+        return step._replace(outputs=(*step.outputs, (last.name, key)))
     first = next(iter(copies.values()))
     # the first operation of a body waits for the input of the step: so must the former first one, behind a copy
     begins = () if changed.ops[0].name == body.ops[0].name else tuple((body.ops[0].name, before) for before in step.after)
-    return replace(step, waits=(*step.waits, *begins, (first.name, key)))
+    return step._replace(waits=(*step.waits, *begins, (first.name, key)))
 
 
 def _held_bytes(forward: Body, layers: int) -> dict[int, int]:

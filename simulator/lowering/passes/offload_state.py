@@ -15,8 +15,9 @@ the training format with ZeRO-3 (DeepSpeed, zero/partition_parameters.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ...frozen import replace
 from ...kernels import Part, Rowwise
 from ...plan.offload import Offload
 from ...plan.plan import WITH_MASTER_COPY
@@ -107,7 +108,7 @@ def _copying_gradients(
     copied_out: tuple[Key, ...] = ()
     for i, step in enumerate(steps):
         if step.phase == NORM:
-            step = replace(step, after=(*step.after, *copied_out))
+            step = step._replace(after=(*step.after, *copied_out))
         is_final = i == final.get(step.stage)
         if is_final or step.phase not in ("F", "B", "I", "W"):
             complete = dict(_complete(step, program, buckets[step.stage] if is_final else {}, state))
@@ -116,7 +117,7 @@ def _copying_gradients(
                 bodies[name] = Body(tuple(_with_copies(program.bodies[step.body], complete, state)))
                 *_, last = (op for op in bodies[name].ops if op.purpose is Purpose.OFFLOAD)
                 copied_out = ((OFFLOAD, "gradients", i),)
-                step = replace(step, body=name, outputs=(*step.outputs, (last.name, copied_out[0])))
+                step = step._replace(body=name, outputs=(*step.outputs, (last.name, copied_out[0])))
         yield step
 
 
@@ -169,7 +170,7 @@ def _updating(step: Step, bodies: dict[str, Body], state: OffloadedState) -> Ste
     after = (host[-1].name, *(op.name for op in rest[-1:]))
     wait = Wait(name="wait for host", streams=(COMPUTE,), after=after, part=Part.OPTIMIZER)
     bodies[step.body] = Body((*host, *rest, wait))
-    return replace(step, waits=(*step.waits, *((op.name, key) for op in rest[:1] for key in step.after)))
+    return step._replace(waits=(*step.waits, *((op.name, key) for op in rest[:1] for key in step.after)))
 
 
 def _fetching(body: Body, program: Program, state: OffloadedState) -> Iterator[AnyOp]:

@@ -19,8 +19,9 @@ data has arrived.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ...frozen import replace
 from ...program.program import ACTIVATION, COMPUTE, END, GRADIENT, WAIT, Body, Communicator, Key, Program, Step, Transfer, Wait
 from ...program.slot import FORWARD, Exchange, Layout, Slot
 
@@ -74,7 +75,7 @@ def _end_name(edge: str, sends: bool) -> str:
 
 
 def _send(p: _SentValue) -> Step:
-    return replace(p.producer, body=_end_name(p.edge, True), phase=SEND, after=(p.key,), outputs=(), waits=(), pair=-1)
+    return p.producer._replace(body=_end_name(p.edge, True), phase=SEND, after=(p.key,), outputs=(), waits=(), pair=-1)
 
 
 def _receive(p: _SentValue) -> Step:
@@ -119,7 +120,7 @@ def _waiting(steps: tuple[Step, ...], rank: int, layout: Layout, bodies: dict[st
             continue
         behind = exchanged.get((step.phase, step.stage, step.microbatch), ())
         ended = (END, _end_key((step.phase, step.stage, step.microbatch)))
-        yield replace(step, outputs=(*step.outputs, ended)) if behind else step
+        yield step._replace(outputs=(*step.outputs, ended)) if behind else step
         yield from behind
 
 
@@ -133,7 +134,7 @@ def _steps_of_exchange(
         return
     begins = (_end_key(_instance(exchange.after, layout)),) if exchange.after else ()
     for send in sends:
-        yield replace(send, after=(*send.after, *begins))
+        yield send._replace(after=(*send.after, *begins))
     edges = tuple(op.streams[0] for send in sends for op in bodies[send.body].ops)
     name = f"wait for {', '.join(edges) or RECEIVE}"
     bodies.setdefault(name, Body((Wait(name="wait for transfers", streams=(COMPUTE, *edges)),)))

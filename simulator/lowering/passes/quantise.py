@@ -10,8 +10,9 @@ With sequence parallelism cast shares are gathered. References: Micikevicius et 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ...frozen import replace
 from ...kernels import NARROW_BYTES, Gemm, Part, Rowwise, Split
 from ...program.program import AnyOp, Body, Collective, Compute, Program, Purpose, first_forward
 from ...workload.framework import LowPrecision
@@ -64,7 +65,7 @@ def cast_weights(program: Program, formats: Quantisation) -> Program:
         for i in first_forward(order).values():
             name = f"{order[i].body}, casting weights"
             bodies.setdefault(name, Body(tuple(_Caster(program.bodies[order[i].body], formats).with_weights_cast())))
-            changed[i] = replace(order[i], body=name)
+            changed[i] = order[i]._replace(body=name)
         orders.append(tuple(changed))
     return replace(program, bodies=bodies, orders=tuple(orders))
 

@@ -24,10 +24,11 @@ is no `aten.mm`). The rest of the layer runs again. PyTorch keeps each of these 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import dropwhile, groupby, takewhile
 from math import inf
 
+from ...frozen import replace
 from ...kernels import Attention, Gemm, Rowwise, Split
 from ...plan.plan import Recompute
 from ...program.program import AnyOp, Body, Collective, Compute, Program, Purpose

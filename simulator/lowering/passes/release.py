@@ -11,8 +11,8 @@ sail-sg/zero-bubble-pipeline-parallelism @7633c5f1). Reference: Qi et al., arXiv
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
+from ...frozen import replace
 from ...kernels import Gemm, Kernel, Part
 from ...program.program import AnyOp, Body, Compute, Program, Purpose
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT

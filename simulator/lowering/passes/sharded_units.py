@@ -14,9 +14,9 @@ by class or by `stage3_module_granularity_threshold` (deepspeed/runtime/zero/con
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
+from ...frozen import replace
 from ...kernels import Gemm, Part, Split
 from ...program.program import AnyOp, Compute, Program
 

@@ -16,9 +16,10 @@ References: Rajbhandari et al., arXiv 1910.02054; PyTorch 002a76fb, _fsdp_param_
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 
+from ...frozen import replace
 from ...kernels import Part, Rowwise
 from ...plan.mesh import REPLICAS
 from ...plan.plan import Sharding
@@ -122,10 +123,10 @@ def _finishing(steps: tuple[Step, ...], bodies: Mapping[str, Body]) -> tuple[Ste
     changed: list[Step] = []
     reduced: tuple[Key, ...] = ()
     for step in steps:
-        step = replace(step, after=(*step.after, *reduced)) if step.phase in KINDS else step
+        step = step._replace(after=(*step.after, *reduced)) if step.phase in KINDS else step
         last = [op.name for op in _reductions(bodies[step.body]) if step.phase in KINDS]
         reduced = ((REDUCED, step.stage, step.microbatch, step.phase),) if last else ()
-        changed.append(replace(step, outputs=(*step.outputs, *zip(last[-1:], reduced, strict=True))))
+        changed.append(step._replace(outputs=(*step.outputs, *zip(last[-1:], reduced, strict=True))))
     return tuple(changed)
 
 

@@ -19,10 +19,10 @@ gradients: there each weight gradient follows its gather in the chain, as withou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 
 from ...errors import InvariantBroken
+from ...frozen import replace
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
 from ...program.program import AnyOp, Body, Collective, Communicator, Compute, Program, Purpose, collective_for
 from .adapters import divided_adapter

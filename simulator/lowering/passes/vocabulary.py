@@ -21,8 +21,9 @@ vocab_output.py (what S and T compute) and vocab_input.py in tensor_parallel. Pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ...frozen import replace
 from ...kernels import Part, Split
 from ...program.program import END, LOSS, Body, Collective, Communicator, Compute, Key, Program, Purpose, Stage, Step
 from ...program.slot import FORWARD, WEIGHT_GRADIENT
@@ -154,10 +155,10 @@ def _around_head(step: Step, output: tuple[Key, ...], *, early: bool) -> Iterato
     if step.phase == FORWARD:
         arrived: Key = (OUTPUT, microbatch)
         yield _collective_step(step, OUTPUT, output, ((END, arrived),))
-        yield replace(step, after=(arrived,), outputs=(*step.outputs, (END, made)))
+        yield step._replace(after=(arrived,), outputs=(*step.outputs, (END, made)))
         yield _collective_step(step, LOSSES, (made,), ((SUMS[-1], sums), *(gradient if early else ())))
     else:
-        yield replace(step, after=(sums,), outputs=(*step.outputs, (END, made)))
+        yield step._replace(after=(sums,), outputs=(*step.outputs, (END, made)))
         if not early:
             yield _collective_step(step, HEAD_GRADIENT, (made,), gradient)
 
@@ -167,12 +168,12 @@ def _around_embedding(step: Step, gradient: tuple[Key, ...]) -> Iterator[Step]:
     microbatch = step.microbatch
     made: Key = (MADE, step.stage, step.phase, microbatch)
     if step.phase == FORWARD:
-        yield replace(step, outputs=(*step.outputs, (END, made)))
+        yield step._replace(outputs=(*step.outputs, (END, made)))
         yield _collective_step(step, EMBEDDED, (made,), ((END, (EMBEDDED, microbatch)),))
     else:
         arrived: Key = (RETURNED, step.stage, microbatch)
         yield _collective_step(step, RETURNED, gradient, ((END, arrived),))
-        yield replace(step, after=(arrived,))
+        yield step._replace(after=(arrived,))
 
 
 def _collective_step(slot: Step, body: str, after: tuple[Key, ...], outputs: tuple[tuple[str, Key], ...]) -> Step:
@@ -184,11 +185,11 @@ def _end_of_model(step: Step, ends: tuple[int, int]) -> Step:
     """A step of layers: the first stage waits for its input and makes its gradient, the last waits for that of its result."""
     first, last = ends
     if step.stage == first and step.phase == FORWARD:
-        step = replace(step, after=((EMBEDDED, step.microbatch),))
+        step = step._replace(after=((EMBEDDED, step.microbatch),))
     elif step.stage == first and step.phase != WEIGHT_GRADIENT:
-        step = replace(step, outputs=(*step.outputs, (END, (RETURNED, step.microbatch))))
+        step = step._replace(outputs=(*step.outputs, (END, (RETURNED, step.microbatch))))
     if step.stage == last and step.phase not in (FORWARD, WEIGHT_GRADIENT):
-        step = replace(step, after=((HEAD_GRADIENT, step.microbatch),))
+        step = step._replace(after=((HEAD_GRADIENT, step.microbatch),))
     return step
 
 
@@ -196,5 +197,5 @@ def _synchronous(order: Sequence[Step]) -> Iterator[Step]:
     """The steps of a rank, collectives among them, each of which waits for the one before."""
     ended: tuple[Key, ...] = ()
     for step in order:
-        yield replace(step, after=tuple(dict.fromkeys((*step.after, *ended))))
+        yield step._replace(after=tuple(dict.fromkeys((*step.after, *ended))))
         ended = (step.outputs[-1][1],)

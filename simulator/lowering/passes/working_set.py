@@ -11,8 +11,9 @@ The loss has copies of the logits of its own, whose number the framework states 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ...frozen import replace
 from ...kernels import FP32_BYTES, Gemm, Kernel, Part, Rowwise, Split
 from ...program.program import ACTIVATION, AnyOp, Body, Compute, Program, Purpose
 from ...program.slot import FORWARD, KINDS

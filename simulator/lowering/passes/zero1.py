@@ -9,8 +9,8 @@ forward pass of a rank waits for all buckets. Reference: Rajbhandari et al., arX
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
+from ...frozen import replace
 from ...kernels import Part
 from ...program.program import PARAMETERS, Body, Collective, Communicator, Compute, Key, Program, Purpose, Step, first_forward
 from .data_parallel import OPTIMIZER, Bucket, bucket_of, collective_name, parameters_by_stage, replica_count, replicas_of
@@ -74,14 +74,14 @@ def _waiting(steps: tuple[Step, ...], gathers: Iterable[Step], program: Program,
     changed = list(steps)
     if not overlaps:
         everything = tuple(key for gather in gathers for _, key in gather.outputs)
-        changed[0] = replace(steps[0], after=(*steps[0].after, *everything))
+        changed[0] = steps[0]._replace(after=(*steps[0].after, *everything))
         return changed
     first = first_forward(steps)
     for gather in gathers:
         step, gathered = steps[first[gather.stage]], {key for _, key in gather.outputs}
         uses = ((name, _key(gather.stage, bucket)) for bucket, name in _first_use(program.bodies[step.body]).items())
         waits = tuple((name, key) for name, key in uses if key in gathered)
-        changed[first[gather.stage]] = replace(step, waits=(*step.waits, *waits))
+        changed[first[gather.stage]] = step._replace(waits=(*step.waits, *waits))
     return changed
 
 

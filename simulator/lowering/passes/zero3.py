@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ...frozen import replace
 from ...kernels import Part, Rowwise
 from ...plan.plan import Sharding
 from ...program.holdings import Buffer, Holding
@@ -95,7 +96,7 @@ def _gathering(
     before: tuple[Key, ...] = ()
     for i, step in enumerate(steps):
         if step.phase == OPTIMIZER:
-            step = replace(step, outputs=(*step.outputs, (END, UPDATED)))
+            step = step._replace(outputs=(*step.outputs, (END, UPDATED)))
         if groups.get(step.stage) and step.phase in (FORWARD, BACKWARD, INPUT_GRADIENT):
             body, stays = program.bodies[step.body], frozenset(filter(state.stays, buckets[step.stage]))
             units = _units(body, program.bodies[steps[first[step.stage]].body], buckets[step.stage])
@@ -113,7 +114,7 @@ def _gathering(
                     bodies[name] = _with_gathers(body, units, missing, stays, state, forward=step.phase == FORWARD)
                 after = (*step.after, *before, *((UPDATED,) if i == first[step.stage] else ()))
                 waits = tuple((body.ops[0].name, key) for key in after)
-                step = replace(step, body=name, after=after, waits=(*step.waits, *waits))
+                step = step._replace(body=name, after=after, waits=(*step.waits, *waits))
         before = tuple(key for name, key in step.outputs if name == LAST) or before
         yield step
 

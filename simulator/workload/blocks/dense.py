@@ -13,8 +13,9 @@ does (megatron/model/transformer.py, `gpt_j_residual`), whereas each column laye
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ...frozen import Plain, replace
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
 from ..architecture import Architecture
 
@@ -23,8 +24,8 @@ BIASED = {"qkv": ("qkv",), "attention": ("qkv", "attention_out"), "mlp": ("mlp_u
 """The linear layers with biases, for each word of `Architecture.bias`."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockOp:
+@dataclass(frozen=True)
+class BlockOp(Plain):
     """An operator: the kernel of each part, the parameters, and the bytes kept from forward to backward."""
 
     name: str
