@@ -46,6 +46,7 @@ from .passes.data_parallel import NORM, DataParallel, Replicas, data_parallel
 from .passes.decomposed_gemms import decomposed_gemms
 from .passes.expert_overlap import side_by_side
 from .passes.expert_parallel import ExpertParallel, expert_parallel
+from .passes.gather_shares import gather_shares
 from .passes.muon import Muon, muon
 from .passes.offload_activations import offload_activations
 from .passes.offload_state import OffloadedState, offload_state
@@ -109,7 +110,9 @@ def _lowered(
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
     keeps_casts = narrow is not None and narrow.keeps_narrow_input
     program = recompute(program, plan.recomputation, keeps_casts=keeps_casts, compiled=framework.compile)
-    sent_bytes = tokens * model.hidden * element_bytes // shares
+    whole_bytes = tokens * model.hidden * element_bytes
+    sends_shares = framework.p2p_scatter_gather and plan.tp > 1 and not sequence
+    sent_bytes = whole_bytes // (plan.tp if sends_shares else shares)
     program = _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, sharding.reduce == "each" and dp > 1)
     replicas = DataParallel(
         Replicas(dp, plan.copies_of_experts(dp)),
@@ -143,6 +146,7 @@ def _lowered(
     program = cast_weights(program, narrow) if narrow else program
     program = pipeline(program, sent_bytes)
     program = program if overlap.pp else blocking(program, layout)
+    program = gather_shares(program, whole_bytes) if sends_shares else program
     program = side_by_side(program) if plan.exchanges_beside_compute(framework.overlap) else program
     return between_norms(program) if steps is None else repeat(program, steps)
 

@@ -150,6 +150,10 @@ class Framework(Declared):
     compile: Annotated[bool, "whether a compiler fuses pointwise operators and reductions"] = False
     cuda_graphs: Annotated[bool, "whether the host launches captured CUDA graphs instead of kernels"] = False
     p2p_sync: Annotated[bool, "whether the host, too, waits for blocking transfers before further launches"] = False
+    p2p_scatter_gather: Annotated[
+        bool,
+        "whether tensor-parallel ranks that hold the same activations send a share each to the next stage, which gathers them",
+    ] = False
     gradients: Annotated[
         Literal["fp32", "bf16", "fp16", "by-dtype"],
         "number format of accumulating and reducing gradients; by-dtype: fp16 for jobs in fp16, else fp32, as in Megatron-LM",
