@@ -203,7 +203,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
                         (i, replace(packed(op, fraction), listed=i >= 0 and op.name in plan.recomputation.ops))
                         for i, op in _operators(model, job, stage, together, layout.shape.splits, part)
                     ]
-                    kernels = framework_kernels(operators, framework)
+                    kernels = framework_kernels(operators, framework, plan.tp)
                     kernels = kernels_of_stage(kernels, stage, layout.shape.ranks) if layout.shares else kernels
                     bodies[name] = _body(slot.kind, learning(kernels, job, stage.first_layer, embedding=stage.embedding))
                 steps.append(_step(name, slot, layout, number if isinstance(box, Pair) else -1))

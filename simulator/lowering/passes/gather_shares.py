@@ -41,7 +41,7 @@ def gather_shares(program: Program, payload_bytes: int) -> Program:
 
 
 def _gathering(order: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps of a rank with a gather before the consumer of each received value, or before the pair of slots of the consumer."""
+    """The steps of a rank with a gather of each received value before its consumer, or before the pair of the consumer."""
     received = {key for step in order if step.phase == RECEIVE for _, key in step.outputs}
     out: list[Step] = []
     first_of_pair: dict[int, int] = {}
