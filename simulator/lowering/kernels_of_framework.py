@@ -216,8 +216,8 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework, tp: int) -> 
     kernel of the same kind (megatron/fused_kernels/scaled_upper_triang_masked_softmax.h, NVIDIA/Megatron-LM). PyTorch's own
     backward multiplies gradient and result first, in a kernel apart (aten/src/ATen/native/cuda/SoftMax.cu).
 
-    That kernel takes matrices of scores by fours. Where a rank's matrices of a microbatch (b a / tp), or the keys, are no multiple
-    of four, PyTorch casts the scores to fp32, scales, masks, normalises and casts back (is_kernel_available and
+    That kernel takes matrices of scores by fours. Where a rank's matrices of a microbatch (b a / tp), or the keys, are no
+    multiple of four, PyTorch casts the scores to fp32, scales, masks, normalises and casts back (is_kernel_available and
     forward_torch_softmax in megatron/model/fused_softmax.py, NVIDIA/Megatron-LM @35a3fa8, and its copy in
     bigscience-workshop/Megatron-DeepSpeed @541b967).
     """
