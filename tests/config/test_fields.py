@@ -185,6 +185,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "compile": (software(), True),
         "cuda_graphs": (software(host=SLOW_HOST), True),
         "p2p_sync": (software(host=SLOW_HOST, overlap=Overlaps(pp=False)), True),
+        "launch_blocking": (software(host=SLOW_HOST, overlap=Overlaps(dp=False, pp=False)), True),
         "p2p_scatter_gather": (without_sequence_parallelism(), True),
         "gradients": (software(), "bf16"),
         "fusion": (software(), Fusion(rope=False)),
