@@ -110,9 +110,8 @@ def _lowered(
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
     keeps_casts = narrow is not None and narrow.keeps_narrow_input
     program = recompute(program, plan.recomputation, keeps_casts=keeps_casts, compiled=framework.compile)
-    whole_bytes = tokens * model.hidden * element_bytes
-    sends_shares = framework.p2p_scatter_gather and plan.tp > 1 and not sequence
-    sent_bytes = whole_bytes // (plan.tp if sends_shares else shares)
+    in_shares = framework.p2p_scatter_gather and plan.tp > 1 and not sequence
+    sent_bytes = tokens * model.hidden * element_bytes // (plan.tp if in_shares else shares)
     program = _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, sharding.reduce == "each" and dp > 1)
     replicas = DataParallel(
         Replicas(dp, plan.copies_of_experts(dp)),
@@ -144,11 +143,16 @@ def _lowered(
         program = muon(program, Muon(job.full_optimizer, divided, plan.tp, gradient_bytes))
     program = offload_state(program, OffloadedState(plan.offloading, replicas.replicas, state))
     program = cast_weights(program, narrow) if narrow else program
-    program = pipeline(program, sent_bytes)
-    program = program if overlap.pp else blocking(program, layout)
-    program = gather_shares(program, whole_bytes) if sends_shares else program
+    program = _pipelined(program, layout, sent_bytes, plan.tp if in_shares else 1, beside=overlap.pp)
     program = side_by_side(program) if plan.exchanges_beside_compute(framework.overlap) else program
     return between_norms(program) if steps is None else repeat(program, steps)
+
+
+def _pipelined(program: Program, layout: Layout, sent_bytes: int, shares: int, *, beside: bool) -> Program:
+    """The program with transfers between stages, of one of `shares` parts of what a stage needs."""
+    program = pipeline(program, sent_bytes)
+    program = program if beside else blocking(program, layout)
+    return gather_shares(program, shares * sent_bytes) if shares > 1 else program
 
 
 def _divided(program: Program, model: Model, plan: Plan, job: Job, tokens: int, position: int | None) -> Program:
