@@ -43,6 +43,7 @@ NO_HOST = {
     "host": dict.fromkeys(("kernel", "compiled_kernel", "collective", "graph"), "0 us"),
     "cuda_graphs": False,
     "p2p_sync": False,
+    "launch_blocking": False,
 }
 VARIANTS: Mapping[str, Variant] = {
     ALONE: Variant("the fitted factor on arithmetic in a step", {"fidelity": {"calibration": "kernels"}}),

@@ -206,12 +206,19 @@ def _overlapped(scenario: Scenario) -> Found:
             "what single messages take from compute is not modelled",
             "free, or collectives: fluid or closed",
         )
+    beside = plan.overlap.over(framework.overlap)
+    if framework.launch_blocking and (axes := [axis for axis in ("dp", "tp", "pp", "ep") if getattr(beside, axis)]):
+        yield (
+            f"plan.overlap.{axes[0]}",
+            "the host waits for every kernel (framework.launch_blocking), so that none overlap",
+            "false",
+        )
     if plan.overlap.tp == "decomposed" and not (plan.tp > 1 and plan.uses_sequence_parallel):
         message = "only the gathers and reduce-scatters of sequence parallelism are cut into pieces"
         yield "plan.overlap.tp", message, "true, or tp > 1 with sequence_parallel: true"
     elif plan.overlap.tp == "decomposed" and job.lora:
         yield "plan.overlap.tp", "adapters take whole tensors, and GEMMs beside them have no pieces", "true, or job.lora: null"
-    elif plan.overlap.over(framework.overlap).tp == "decomposed" and job.narrow and not framework.low_precision.narrow_gathers:
+    elif beside.tp == "decomposed" and job.narrow and not framework.low_precision.narrow_gathers:
         message = f"{framework.name} casts to {job.dtype} what it has gathered, which is modelled for whole tensors only"
         yield "plan.overlap.tp", message, "true, or framework.low_precision.narrow_gathers: true"
 

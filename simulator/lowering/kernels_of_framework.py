@@ -29,6 +29,8 @@ GATED = "_gated"
 MASK_BYTES = 1
 """Bytes of the dropout mask per element."""
 FP32_BYTES = 4
+FUSED_MULTIPLE = 4
+"""Matrices of scores, and keys, that Megatron-LM's fused softmax takes at a time."""
 
 FUSED_BY_COMPILER = (
     "norm", "residual_norm", "rope", "activation", "bias", "bias_activation", "bias_dropout_add", "softmax", "cross_entropy"
@@ -63,13 +65,16 @@ PIECES: dict[str, tuple[str, tuple[Piece, ...], tuple[Piece, ...]]] = {
 """Operator -> the field of `Fusion` that keeps the operator whole, and the forward and backward kernels of a split operator."""
 
 
-def framework_kernels(ops: Sequence[Layered], framework: Framework) -> list[Layered]:
-    """The kernels of a framework for operators in forward order; a compiler fuses all pointwise operators and reductions."""
+def framework_kernels(ops: Sequence[Layered], framework: Framework, tp: int = 1) -> list[Layered]:
+    """The kernels of a framework for operators in forward order; a compiler fuses all pointwise operators and reductions.
+
+    Operators are whole; `tp` is the number of ranks that will divide them.
+    """
     if framework.compile:
         framework = replace(framework, fusion=replace(framework.fusion, **dict.fromkeys(FUSED_BY_COMPILER, True)))
     added = [(layer, new) for layer, op in ops for new in _with_bias_and_dropout(op, framework)]
     merged = _merged(added, framework.fusion)
-    pieces = ((layer, op.listed, piece) for layer, op in merged for piece in _pieces(op, framework))
+    pieces = ((layer, op.listed, piece) for layer, op in merged for piece in _pieces(op, framework, tp))
     return [(layer, replace(piece, listed=True) if listed else piece) for layer, listed, piece in pieces]
 
 
@@ -159,11 +164,11 @@ def _rowwise(kernel: Kernel | None) -> Rowwise:
     return kernel
 
 
-def _pieces(op: BlockOp, framework: Framework) -> list[BlockOp]:
+def _pieces(op: BlockOp, framework: Framework, tp: int) -> list[BlockOp]:
     """The kernels that a framework runs for an operator."""
     kernel, kind = op.forward, _kind(op)
     if isinstance(kernel, Attention) and framework.attention == UNFUSED:
-        return _attention(op, kernel, framework)
+        return _attention(op, kernel, framework, tp)
     apart = PIECES.get(kind)
     if kind.endswith(GATED):
         gate, multiply = kind.removesuffix(GATED), ("multiply", 3, 0)
@@ -192,13 +197,30 @@ def _split(op: BlockOp, forward: Sequence[Piece], backward: Sequence[Piece]) -> 
     return [*there, *reversed(back)]
 
 
-def _attention(op: BlockOp, whole: Attention, framework: Framework) -> list[BlockOp]:
+def _softmax_in_fp32(width: int) -> list[tuple[str, tuple[str, int], tuple[str, int]]]:
+    """Megatron-LM's softmax where its own kernel cannot run: word, forward and backward kernel, each with bytes per score."""
+    cast, moved = ("cast", width + FP32_BYTES), 2 * FP32_BYTES
+    return [
+        ("wide", cast, cast),
+        ("scale", ("scale", moved), ("scale", moved)),
+        ("mask", ("mask", moved), ("mask_backward", moved)),
+        ("softmax", ("softmax", moved), ("softmax_backward", moved + FP32_BYTES)),
+        ("narrow", cast, cast),
+    ]
+
+
+def _attention(op: BlockOp, whole: Attention, framework: Framework, tp: int) -> list[BlockOp]:
     """Attention with scores in memory: two GEMMs forward, four backward, and mask, softmax and dropout between the GEMMs.
 
     Kept for backward are queries, keys and values, the probabilities, the probabilities after dropout, and the dropout mask.
     Where mask and softmax are one kernel, it reads nothing that a causal mask hides, and writes whole rows; backward is one
     kernel of the same kind (megatron/fused_kernels/scaled_upper_triang_masked_softmax.h, NVIDIA/Megatron-LM). PyTorch's own
     backward multiplies gradient and result first, in a kernel apart (aten/src/ATen/native/cuda/SoftMax.cu).
+
+    That kernel takes matrices of scores by fours. Where a rank's matrices of a microbatch (b a / tp), or the keys, are no
+    multiple of four, PyTorch casts the scores to fp32, scales, masks, normalises and casts back (is_kernel_available and
+    forward_torch_softmax in megatron/model/fused_softmax.py, NVIDIA/Megatron-LM @35a3fa8, and its copy in
+    bigscience-workshop/Megatron-DeepSpeed @541b967).
     """
     lines, width = whole.batch * whole.heads, whole.element_bytes
     seq, keys, (depth, value_depth) = whole.seq, whole.seq + whole.prefix, whole.widths
@@ -206,8 +228,8 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework) -> list[Bloc
     def gemm(m: int, n: int, k: int, part: Part = Part.INPUT_GRADIENT) -> Gemm:
         return Gemm(m, n, k, width, part, lines)
 
-    def rows(name: str, moved: float) -> Rowwise:
-        return Rowwise(name, lines * seq, keys, width, round(moved * width))
+    def rows(name: str, moved_bytes: float) -> Rowwise:
+        return Rowwise(name, lines * seq, keys, width, round(moved_bytes))
 
     def step(name: str, forward: Kernel | None, backward: Kernel, saved: int = 0) -> BlockOp:
         return BlockOp(f"{op.name}_{name}", forward, Split.HEADS, backward, saved_bytes=saved)
@@ -219,12 +241,19 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework) -> list[Bloc
         step("scores", gemm(seq, keys, depth, Part.FORWARD), gemm(seq, depth, keys), inputs),
         step("keys", None, gemm(keys, depth, seq)),
     ]
-    if not framework.fusion.softmax:
-        yields += [step("mask", rows("mask", 2), rows("mask_backward", 2))]
-    backward = "softmax" if framework.fusion.softmax else "softmax_backward"
-    yields += [step("softmax", rows("softmax", 1 + seen), rows(backward, 1 + 2 * seen), scores)]
+    fused = framework.fusion.softmax
+    if fused and not framework.compile and (lines // tp % FUSED_MULTIPLE or keys % FUSED_MULTIPLE):
+        kept = {"softmax": scores // width * FP32_BYTES, "narrow": 0 if framework.dropout else scores}
+        yields += [
+            step(word, rows(*forward), rows(*backward), kept.get(word, 0)) for word, forward, backward in _softmax_in_fp32(width)
+        ]
+    elif fused:
+        yields += [step("softmax", rows("softmax", (1 + seen) * width), rows("softmax", (1 + 2 * seen) * width), scores)]
+    else:
+        yields += [step("mask", rows("mask", 2 * width), rows("mask_backward", 2 * width))]
+        yields += [step("softmax", rows("softmax", 2 * width), rows("softmax_backward", 3 * width), scores)]
     if framework.dropout:
-        dropped = _dropout(op.name, rows(DROPOUT, 2), Split.HEADS)
+        dropped = _dropout(op.name, rows(DROPOUT, 2 * width), Split.HEADS)
         yields += [replace(dropped, saved_bytes=dropped.saved_bytes + scores)]
     return [
         *yields,

@@ -44,6 +44,7 @@ from .passes.data_parallel import DataParallel, Replicas, data_parallel
 from .passes.decomposed_gemms import decomposed_gemms
 from .passes.expert_overlap import side_by_side
 from .passes.expert_parallel import ExpertParallel, expert_parallel
+from .passes.gather_shares import gather_shares
 from .passes.muon import Muon, muon
 from .passes.offload_activations import offload_activations
 from .passes.offload_state import OffloadedState, offload_state
@@ -123,7 +124,7 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
     keeps_casts = narrow is not None and narrow.keeps_narrow_input
     program = recompute(program, plan.recomputation, keeps_casts=keeps_casts, compiled=framework.compile)
-    sent_bytes = _sent_bytes(model, plan, job, layout)
+    sent_bytes = _sent_bytes(model, plan, job, layout, framework)
     return _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, sharding.reduce == "each" and dp > 1)
 
 
@@ -165,8 +166,8 @@ def _lowered(
         program = muon(program, Muon(job.full_optimizer, divided, plan.tp, gradient_bytes))
     program = offload_state(program, OffloadedState(plan.offloading, replicas.replicas, state))
     program = cast_weights(program, narrow) if narrow else program
-    program = pipeline(program, _sent_bytes(model, plan, job, layout))
-    program = program if overlap.pp else blocking(program, layout)
+    sent_bytes = _sent_bytes(model, plan, job, layout, framework)
+    program = _pipelined(program, layout, sent_bytes, plan.tp if _in_shares(plan, framework) else 1, beside=overlap.pp)
     program = side_by_side(program) if plan.exchanges_beside_compute(framework.overlap) else program
     return between_norms(program) if steps is None else repeat(program, steps)
 
@@ -185,9 +186,22 @@ def _tokens(plan: Plan, job: Job, layout: Layout) -> int:
     return job.microbatch_size * job.sequence_length // (layout.shape.splits * plan.cp)
 
 
-def _sent_bytes(model: Model, plan: Plan, job: Job, layout: Layout) -> int:
+def _in_shares(plan: Plan, framework: Framework) -> bool:
+    """Whether each tensor-parallel rank sends its share of what the next stage needs, which is gathered there."""
+    return framework.p2p_scatter_gather and plan.tp > 1 and not plan.uses_sequence_parallel
+
+
+def _sent_bytes(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framework) -> int:
     """Bytes that a rank sends from stage to stage."""
-    return _tokens(plan, job, layout) * model.hidden * job.element_bytes // (plan.tp if plan.uses_sequence_parallel else 1)
+    divided = plan.uses_sequence_parallel or _in_shares(plan, framework)
+    return _tokens(plan, job, layout) * model.hidden * job.element_bytes // (plan.tp if divided else 1)
+
+
+def _pipelined(program: Program, layout: Layout, sent_bytes: int, shares: int, *, beside: bool) -> Program:
+    """The program with transfers between stages, of one of `shares` parts of what a stage needs."""
+    program = pipeline(program, sent_bytes)
+    program = program if beside else blocking(program, layout)
+    return gather_shares(program, shares * sent_bytes) if shares > 1 else program
 
 
 def _divided(program: Program, model: Model, plan: Plan, job: Job, tokens: int, position: int | None) -> Program:
@@ -239,7 +253,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
             whole = ((i, packed(op, fraction)) for i, op in _operators(model, job, stage, together, layout.shape.splits, part))
             listed = plan.recomputation.ops
             operators = [(i, replace(op, listed=True) if i >= 0 and op.name in listed else op) for i, op in whole]
-            of = framework_kernels(operators, framework)
+            of = framework_kernels(operators, framework, plan.tp)
             of = kernels_of_stage(of, stage, layout.shape.ranks) if layout.shares else of
             kernels[name] = learning(of, job, stage.first_layer, embedding=stage.embedding)
         names[kind, number, part] = body = f"{kind} of {name}"

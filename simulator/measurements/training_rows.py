@@ -82,7 +82,7 @@ FACTS = (
     "precision_label", "routing", "shared_expert_hidden", "vocab_placement", "zero_group", *NO_EFFECT,
 )  # fmt: skip
 """Facts that a scenario expresses. Others are noted."""
-PARTLY = {"launch_blocking": "all communication is exposed, but no kernel waits for the host"}
+PARTLY = {"launch_blocking": "every kernel waits for the host, but no collective"}
 """Facts that a scenario expresses in part, and how."""
 
 
@@ -285,6 +285,8 @@ def _overlap(facts: Mapping[str, str]) -> dict[str, bool | str]:
 def _framework(facts: Mapping[str, str], profile: str) -> dict[str, Any]:
     """The fields of a framework that facts change."""
     found: dict[str, Any] = {"compile": facts["compile"] == "on"} if "compile" in facts else {}
+    if facts.get("launch_blocking") == "on" and load.framework(profile).kernel_s:
+        found["launch_blocking"] = True
     if facts.get("precision_label") == "fp8-cs":
         found["low_precision"] = {"scaling": "current"}
     attention = facts.get("attention", "")

@@ -26,7 +26,7 @@ from ..errors import Deadlock, InvariantBroken, UserError, described, did_you_me
 from ..fabrics.policy import policy_on
 from ..fabrics.uneven_alltoall import Exchange, uneven_policy
 from ..hardware.cluster import Cluster
-from ..kernels import UNFUSED
+from ..kernels import UNFUSED, KernelCost
 from ..lowering.lower import lower
 from ..lowering.passes.expert_overlap import paired
 from ..plan.plan import Fidelity, Plan
@@ -140,7 +140,15 @@ def site_of(scenario: Scenario, prices: PricedKernels | None = None) -> Site:
     policy = policy_on(cluster)
     uneven = replace(policy, uneven=lambda matrix, gpus: uneven_policy(Exchange.of(matrix), policy, cluster, gpus))
     sms = scenario.framework.sms if scenario.fidelity.overlap == "slowed" else None
-    return Site(cluster, prices or prices_of(scenario), uneven, perturbations, host, sms)
+    cost: KernelCost = prices or prices_of(scenario)
+    if scenario.framework.launch_blocking:
+        cost, host = _after_launch(cost, ns(scenario.framework.kernel_s)), None
+    return Site(cluster, cost, uneven, perturbations, host, sms)
+
+
+def _after_launch(cost: KernelCost, launch_ns: int) -> KernelCost:
+    """The cost of kernels whose launch begins when the kernel before has ended."""
+    return lambda kernel: launch_ns + cost(kernel)
 
 
 def _perturbation(p: Perturb, cluster: Cluster) -> Perturbation:

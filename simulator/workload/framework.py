@@ -150,6 +150,11 @@ class Framework(Declared):
     compile: Annotated[bool, "whether a compiler fuses pointwise operators and reductions"] = False
     cuda_graphs: Annotated[bool, "whether the host launches captured CUDA graphs instead of kernels"] = False
     p2p_sync: Annotated[bool, "whether the host, too, waits for blocking transfers before further launches"] = False
+    launch_blocking: Annotated[bool, "whether the host waits for every kernel, as with CUDA_LAUNCH_BLOCKING=1"] = False
+    p2p_scatter_gather: Annotated[
+        bool,
+        "whether tensor-parallel ranks that hold the same activations send a share each to the next stage, which gathers them",
+    ] = False
     gradients: Annotated[
         Literal["fp32", "bf16", "fp16", "by-dtype"],
         "number format of accumulating and reducing gradients; by-dtype: fp16 for jobs in fp16, else fp32, as in Megatron-LM",
@@ -170,10 +175,14 @@ class Framework(Declared):
         fusion, host = self.fusion, self.host
         if fusion.residual_norm and not fusion.norm and not self.compile:
             yield "fusion", ".residual_norm: a norm of several kernels takes no residual sum in", "norm: true, or leave it out"
+        if self.launch_blocking and self.cuda_graphs:
+            yield "launch_blocking", ": the kernels of a CUDA graph do not wait for the host", "launch_blocking: false"
         if not (host.kernel_s or host.compiled_kernel_s or host.collective_s):
             times = "give host times: {kernel: 10 us"
             if self.cuda_graphs:
                 yield "cuda_graphs", ": launches take no time that a graph could save", f"{times}, graph: 20 us}}"
+            if self.launch_blocking:
+                yield "launch_blocking", ": launches take no time that kernels could wait for", f"{times}}}"
             if self.p2p_sync:
                 yield "p2p_sync", ": launches take no time that could wait for transfers", f"{times}}}"
 

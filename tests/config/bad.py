@@ -128,6 +128,9 @@ BAD: dict[str, Bad] = {
     "a bare launch": added("framework: {host: {kernel: 3}}", "4:20: framework.host.kernel: 3 is a bare number", '"5 us"'),
     "an unknown library": added("framework: {attention: flsh}", "4:13: framework.attention: no kernels of", "fa"),
     "a graph of nothing": added("framework: {cuda_graphs: true}", "4:13: framework.cuda_graphs: launches take no", "kernel: 10"),
+    "kernels that wait for no launch": added(
+        "framework: {launch_blocking: true}", "4:13: framework.launch_blocking: launches take no", "kernel: 10"
+    ),
     "a host that never waits": added("framework: {p2p_sync: true}", "4:13: framework.p2p_sync: launches take no", "kernel: 10"),
     "a sum in a norm in pieces": added("framework: {fusion: {norm: false, residual_norm: true}}",
         "4:13: framework.fusion.residual_norm: a norm of", "norm: true"),

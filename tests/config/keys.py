@@ -213,6 +213,8 @@ CASES: dict[str, Case] = {
     "framework.compile": Case(True, LLAMA),
     "framework.cuda_graphs": Case(True, HOST),
     "framework.p2p_sync": Case(True, {**HOST, "plan.overlap.pp": False}),
+    "framework.launch_blocking": Case(True, {**HOST, "plan.overlap": {"dp": False, "tp": False, "pp": False}}),
+    "framework.p2p_scatter_gather": Case(True, {"plan.sequence_parallel": False}),
     "framework.gradients": Case("bf16"),
     "framework.fusion.norm": Case(False),
     "framework.fusion.residual_norm": Case(True),

@@ -38,6 +38,11 @@ def software(dtype: str = "bf16", *, gpt: bool = False, **changes: Any) -> Scena
     return Scenario(sim.model({**shape, **kind}), sim.cluster("dgx-h100", nodes=1), plan, job, framework=Framework(**changes))
 
 
+def without_sequence_parallelism() -> Scenario:
+    of = software()
+    return replace(of, plan=replace(of.plan, sequence_parallel=False))
+
+
 UNEVEN = sim.Plan(ep=4, moe=sim.Moe(routing="drawn"))
 DEEPEP = sim.Plan(ep=16, moe=sim.Moe(dispatcher="deepep"))
 
@@ -180,6 +185,8 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "compile": (software(), True),
         "cuda_graphs": (software(host=SLOW_HOST), True),
         "p2p_sync": (software(host=SLOW_HOST, overlap=Overlaps(pp=False)), True),
+        "launch_blocking": (software(host=SLOW_HOST, overlap=Overlaps(dp=False, pp=False)), True),
+        "p2p_scatter_gather": (without_sequence_parallelism(), True),
         "gradients": (software(), "bf16"),
         "fusion": (software(), Fusion(rope=False)),
         "host": (software(), SLOW_HOST),

@@ -20,6 +20,7 @@ from simulator.engine.replay import replay, why_not, with_fixed_durations
 from simulator.errors import UserError
 from simulator.plan.plan import Fidelity
 from simulator.simulation.runnable import RunnableScenario as Scenario
+from simulator.workload.framework import Framework
 
 from ..small_scenarios import HOST, both, bound, bound_twice, scenario, small_cluster, small_model
 
@@ -147,7 +148,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     limited = replace(cluster, gpu=replace(cluster.gpu, tdp_w=draw(st.sampled_from([700.0, 700.0, 450.0]))))
     overlap, power = draw(st.sampled_from(["free", "slowed"])), draw(st.sampled_from(["sustained", "burst"]))
     fidelity = Fidelity(overlap=overlap, power=power)
-    return scenario(model, limited, plan, job, perturb=tuple(perturb), fidelity=fidelity)
+    framework = Framework(p2p_scatter_gather=draw(st.booleans()))
+    return scenario(model, limited, plan, job, perturb=tuple(perturb), fidelity=fidelity, framework=framework)
 
 
 @settings(max_examples=25)

@@ -143,6 +143,26 @@ def test_t9_5_unfused_attention_is_products_with_a_softmax_between() -> None:
     assert slower.peak_memory_bytes > faster.peak_memory_bytes
 
 
+@pytest.mark.parametrize(
+    ("batch", "tp", "seq", "fused"), [(1, 4, 512, True), (1, 8, 512, False), (2, 8, 512, True), (1, 4, 510, False)]
+)
+def test_t9_9_a_fused_softmax_takes_scores_by_fours(batch: int, tp: int, seq: int, fused: bool) -> None:
+    """16 heads, without dropout: what a score moves forward and backward, and what is kept of it."""
+    software = replace(sim.framework("megatron-lm-2021"), dropout=False)
+    layer = [(0, op) for op in GPT.block.layer(GPT, batch=batch, seq=seq, element_bytes=2)]
+    ops = [op for _, op in framework_kernels(layer, software, tp) if op.name.startswith("attention_")]
+    scores, moved, kept = batch * 16 * seq**2, [0, 0], 0
+    for op in ops:
+        for i, kernel in enumerate((op.forward, op.input_gradient)):
+            moved[i] += kernel.bytes_per_element if isinstance(kernel, Rowwise) and kernel.columns == seq else 0
+        kept += op.saved_bytes if isinstance(op.forward, Rowwise) and op.forward.columns == seq else 0
+    assert moved == ([3, 4] if fused else [36, 40])
+    assert kept == scores * (2 if fused else 6)
+    compiled = framework_kernels(layer, replace(software, compile=True), tp)
+    assert [op.name for _, op in compiled if "softmax" in op.name] == ["attention_softmax"]
+    assert not [op for _, op in compiled if op.name == "attention_wide"]
+
+
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_says_where_each_of_its_values_comes_from(name: str) -> None:
     data = read(PROFILES[name]).data

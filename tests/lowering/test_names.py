@@ -20,7 +20,7 @@ from ..small_scenarios import HOST, scenario, small_cluster, small_model
 PASSES = (
     "build", "vocabulary", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "decomposed_gemms",
     "accumulate", "recompute", "offload_activations", "units", "data_parallel", "zero1", "zero3", "muon", "offload_state",
-    "cast_weights", "pipeline", "blocking", "side_by_side", "repeat", "between_norms",
+    "cast_weights", "pipeline", "blocking", "gather_shares", "side_by_side", "repeat", "between_norms",
 )  # fmt: skip
 
 
@@ -68,6 +68,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "hsdp in a pipeline": ({}, {"pp": 2, "sharding": sim.Sharding("hsdp", group=2, unit="half-layer")}, {}, "none"),
     "tied on one rank": ({"tied_embeddings": True}, {"tp": 2, "sharding": "zero1"}, {}, "torchtitan-2024"),
     "blocking": ({}, {"tp": 2, "pp": 4, "overlap": sim.Overlap(dp=False, tp=True, pp=False)}, {}, "megatron-lm-2021"),
+    "shares of transfers": ({}, {"tp": 2, "pp": 4, "sequence_parallel": False}, {}, "megatron-lm-2021"),
     "split backward": ({}, {"tp": 2, "pp": 2, "schedule": "zb-h1", "overlap": sim.Overlap(tp=True)}, {}, "none"),
     "fp8": ({}, {"tp": 2, "pp": 2, "sharding": "zero1"}, {"dtype": "fp8"}, "megatron-core-2025"),
     "fp8, no sequence parallelism": ({}, {"tp": 4, "sequence_parallel": False}, {"dtype": "fp8"}, "megatron-core-2025"),

@@ -194,6 +194,12 @@ def test_experts_are_those_of_the_columns() -> None:
     assert (model["experts"], model["experts_per_token"], model["expert_ffn_hidden"]) == (8, 2, 1024)
 
 
+def test_a_host_that_waits_for_every_kernel_is_that_of_a_framework_with_launches() -> None:
+    assert part("framework", facts="launch_blocking=on")["launch_blocking"] is True
+    assert "launch_blocking" not in part("framework", facts="launch_blocking=off")
+    assert "launch_blocking" not in part("framework", facts="launch_blocking=on", framework_profile="none")
+
+
 def test_facts_without_a_field_are_noted() -> None:
     _, notes = scenario_of(row(facts="launch_blocking=on;weather=rain"))
     assert [note.partition(":")[0] for note in notes] == ["launch_blocking", "weather"]
