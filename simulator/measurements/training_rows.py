@@ -103,10 +103,16 @@ def scenario_of(row: Row) -> tuple[dict[str, Any], list[str]]:
         "cluster": {**cluster_of(row), **host},
         "plan": plan,
         "job": job,
-        "framework": {"name": profile, **_framework(facts, profile)},
+        "framework": {"name": profile_of_month(profile, row["framework_date"]), **_framework(facts, profile)},
     }
     left_out = [f"{name}: {PARTLY.get(name, 'not modelled, it has no effect')}" for name in facts if name not in FACTS]
     return scenario, [text for text in (note, *left_out) if text]
+
+
+def profile_of_month(profile: str, date: str) -> str:
+    """The framework of a month, such as nemo-mlperf-2023-06, if one is shipped; else that of the year."""
+    of_month = f"{profile}-{date[5:7]}"
+    return of_month if of_month in catalog.files("frameworks") else profile
 
 
 def _whole(row: Row) -> dict[str, Any]:
