@@ -134,6 +134,7 @@ def _lowered(
         gathers_beside_forward=framework.overlap.parameter_gather,
         tied=model.tied_embeddings,
         edp=plan.copies_of_experts(group or dp),
+        whole_tensors=framework.whole_tensors and sharding.kind == "zero1",
     )
     program = (zero3 if sharding.gathers else zero1)(program, state) if sharding.kind != "none" else program
     if job.full_optimizer.kind == "muon":

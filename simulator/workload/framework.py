@@ -154,6 +154,11 @@ class Framework(Declared):
         Literal["fp32", "bf16", "fp16", "by-dtype"],
         "number format of accumulating and reducing gradients; by-dtype: fp16 for jobs in fp16, else fp32, as in Megatron-LM",
     ] = "fp32"
+    whole_tensors: Annotated[
+        bool,
+        "whether zero1 deals out whole tensors, as InternEvo does: gradients are all-reduced, and one owner after the other "
+        "broadcasts what it has updated; else ranks divide every tensor",
+    ] = False
     fusion: Annotated[Fusion, "which operators run as one kernel"] = field(default_factory=Fusion)
     host: Annotated[HostTimes, "times of launches on the host"] = field(default_factory=HostTimes)
     low_precision: Annotated[LowPrecision, "use of formats of eight or four bits"] = field(default_factory=LowPrecision)
@@ -170,6 +175,8 @@ class Framework(Declared):
         fusion, host = self.fusion, self.host
         if fusion.residual_norm and not fusion.norm and not self.compile:
             yield "fusion", ".residual_norm: a norm of several kernels takes no residual sum in", "norm: true, or leave it out"
+        if self.whole_tensors and self.overlap.parameter_gather:
+            yield "whole_tensors", ": broadcasts end before the next step begins", "overlap: {parameter_gather: false}"
         if not (host.kernel_s or host.compiled_kernel_s or host.collective_s):
             times = "give host times: {kernel: 10 us"
             if self.cuda_graphs:

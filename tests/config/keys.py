@@ -214,6 +214,7 @@ CASES: dict[str, Case] = {
     "framework.cuda_graphs": Case(True, HOST),
     "framework.p2p_sync": Case(True, {**HOST, "plan.overlap.pp": False}),
     "framework.gradients": Case("bf16"),
+    "framework.whole_tensors": Case(True, {"framework.overlap.parameter_gather": False, "plan": {"sharding": "zero1"}}),
     "framework.fusion.norm": Case(False),
     "framework.fusion.residual_norm": Case(True),
     "framework.fusion.rope": Case(False),

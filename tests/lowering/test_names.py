@@ -63,6 +63,7 @@ def renamed_after(lower: Callable[..., Program], seed: int) -> Callable[..., Pro
 MIXTURE = {"experts": 8, "experts_per_token": 2, "shared_experts": 1, "dense_layers": 1}
 SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "zero1, tied": ({"tied_embeddings": True}, {"tp": 2, "pp": 2, "sharding": "zero1"}, {}, "none"),
+    "whole tensors": ({}, {"tp": 2, "pp": 2, "sharding": "zero1"}, {}, "internevo-2023"),
     "zero2": ({}, {"tp": 2, "sharding": "zero2"}, {}, "torchtitan-2024"),
     "fsdp": ({"tied_embeddings": True}, {"tp": 2, "sharding": "fsdp"}, {"dtype": "fp8"}, "torchtitan-2024"),
     "hsdp in a pipeline": ({}, {"pp": 2, "sharding": sim.Sharding("hsdp", group=2, unit="half-layer")}, {}, "none"),
