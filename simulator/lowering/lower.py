@@ -54,6 +54,7 @@ from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.recompute import recompute
 from .passes.release import release_activations
 from .passes.sharded_units import units
+from .passes.scales import reduce_scales
 from .passes.shards import ShardedState
 from .passes.tensor_parallel import tensor_parallel
 from .passes.vocabulary import SharedVocabulary, kernels_of_stage, vocabulary
@@ -109,6 +110,8 @@ def _lowered(
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
     keeps_casts = narrow is not None and narrow.keeps_narrow_input
     program = recompute(program, plan.recomputation, keeps_casts=keeps_casts, compiled=framework.compile)
+    if narrow and narrow.shared_scales != "none":
+        program = reduce_scales(program, narrow.shared_scales, plan.tp * (dp if narrow.shared_scales == "replicas" else plan.cp))
     sent_bytes = tokens * model.hidden * element_bytes // shares
     program = _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, sharding.reduce == "each" and dp > 1)
     replicas = DataParallel(

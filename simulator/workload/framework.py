@@ -58,6 +58,11 @@ class LowPrecision(Declared):
         Literal["delayed", "current"],
         "source of fp8 scales; delayed: earlier steps; current: the tensor, which is read first to find its largest value",
     ] = "delayed"
+    shared_scales: Annotated[
+        Literal["none", "tp", "replicas"],
+        "ranks that agree on delayed scales at the end of every pass through a stage; tp: those that divide its tensors or "
+        "sequences; replicas: all that hold the stage",
+    ] = "none"
     norm_casts: Annotated[bool, "whether norms write the narrow format, if its scale is known before the result"] = True
     activation_casts: Annotated[bool, "whether activations write the narrow format, under the same condition as norms"] = False
     cached_weights: Annotated[bool, "whether weights are cast once per step; else in every forward pass"] = True

@@ -232,6 +232,7 @@ CASES: dict[str, Case] = {
     "framework.host.graph": Case("300 us", {**HOST, "framework.cuda_graphs": True}),
     "framework.low_precision.formats": Case(["mxfp8"], FP8),
     "framework.low_precision.scaling": Case("current", FP8),
+    "framework.low_precision.shared_scales": Case("replicas", FP8),
     "framework.low_precision.norm_casts": Case(False, FP8),
     "framework.low_precision.activation_casts": Case(True, {**FP8, **LLAMA}),
     "framework.low_precision.cached_weights": Case(False, FP8),

@@ -228,6 +228,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
     LowPrecision: {
         "formats": (software("fp8"), ("mxfp8",)),
         "scaling": (software("fp8"), "current"),
+        "shared_scales": (software("fp8"), "tp"),
         "norm_casts": (software("fp8"), False),
         "activation_casts": (software("fp8"), True),
         "cached_weights": (software("fp8"), False),

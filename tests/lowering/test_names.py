@@ -19,7 +19,7 @@ from ..small_scenarios import HOST, scenario, small_cluster, small_model
 
 PASSES = (
     "build", "vocabulary", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "decomposed_gemms",
-    "accumulate", "recompute", "offload_activations", "units", "data_parallel", "zero1", "zero3", "muon", "offload_state",
+    "accumulate", "recompute", "reduce_scales", "offload_activations", "units", "data_parallel", "zero1", "zero3", "muon", "offload_state",
     "cast_weights", "pipeline", "blocking", "side_by_side", "repeat", "between_norms",
 )  # fmt: skip
 
@@ -71,6 +71,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "blocking": ({}, {"tp": 2, "pp": 4, "overlap": sim.Overlap(dp=False, tp=True, pp=False)}, {}, "megatron-lm-2021"),
     "split backward": ({}, {"tp": 2, "pp": 2, "schedule": "zb-h1", "overlap": sim.Overlap(tp=True)}, {}, "none"),
     "fp8": ({}, {"tp": 2, "pp": 2, "sharding": "zero1"}, {"dtype": "fp8"}, "megatron-core-2025"),
+    "shared scales": ({}, {"tp": 2, "pp": 2, "recompute": "full"}, {"dtype": "fp8"}, "nemo-2025"),
     "fp8, no sequence parallelism": ({}, {"tp": 4, "sequence_parallel": False}, {"dtype": "fp8"}, "megatron-core-2025"),
     "pieces of GEMMs": ({}, {"tp": 4, "recompute": sim.Recompute("full", every=2), "overlap": sim.Overlap(tp="decomposed")},
         {"dtype": "fp8"}, "megatron-core-2025"),
