@@ -22,7 +22,8 @@ def faults_of_sharding(scenario: Scenario) -> Found:
     if scenario.framework.whole_tensors and sharding.kind == "zero1":
         others = {
             "experts": scenario.model.experts, "muon": scenario.job.full_optimizer.kind == "muon",
-            "an offloaded optimizer": plan.offloading.optimizer, "two copies of a stage": hasattr(scenario.schedule, "placements"),
+            "an offloaded optimizer": plan.offloading.optimizer,
+            "two copies of a stage": hasattr(scenario.schedule, "placements"),
         }  # fmt: skip
         if found := [name for name, there in others.items() if there]:
             yield "framework.whole_tensors", f"owners of whole tensors are not modelled with {' and '.join(found)}", "false"

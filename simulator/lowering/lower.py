@@ -53,8 +53,8 @@ from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.recompute import recompute
 from .passes.release import release_activations
-from .passes.sharded_units import units
 from .passes.scales import reduce_scales
+from .passes.sharded_units import units
 from .passes.shards import ShardedState
 from .passes.tensor_parallel import tensor_parallel
 from .passes.vocabulary import SharedVocabulary, kernels_of_stage, vocabulary

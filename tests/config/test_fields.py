@@ -181,7 +181,10 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "cuda_graphs": (software(host=SLOW_HOST), True),
         "p2p_sync": (software(host=SLOW_HOST, overlap=Overlaps(pp=False)), True),
         "gradients": (software(), "bf16"),
-        "whole_tensors": (replace(software(overlap=Overlaps(parameter_gather=False)), plan=sim.Plan(tp=2, sharding="zero1")), True),
+        "whole_tensors": (
+            replace(software(overlap=Overlaps(parameter_gather=False)), plan=sim.Plan(tp=2, sharding="zero1")),
+            True,
+        ),
         "fusion": (software(), Fusion(rope=False)),
         "host": (software(), SLOW_HOST),
         "low_precision": (software("fp8"), LowPrecision(scaling="current")),

@@ -19,8 +19,8 @@ from ..small_scenarios import HOST, scenario, small_cluster, small_model
 
 PASSES = (
     "build", "vocabulary", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "decomposed_gemms",
-    "accumulate", "recompute", "reduce_scales", "offload_activations", "units", "data_parallel", "zero1", "zero3", "muon", "offload_state",
-    "cast_weights", "pipeline", "blocking", "side_by_side", "repeat", "between_norms",
+    "accumulate", "recompute", "reduce_scales", "offload_activations", "units", "data_parallel", "zero1", "zero3", "muon",
+    "offload_state", "cast_weights", "pipeline", "blocking", "side_by_side", "repeat", "between_norms",
 )  # fmt: skip
 
 

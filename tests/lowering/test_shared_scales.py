@@ -1,4 +1,4 @@
-"""Scales of fp8 that ranks agree on at the end of every pass: sentence 9 of section 10 of the second half of docs/semantics.md."""
+"""Scales of fp8 that ranks agree on at the end of every pass: section 10, second half of docs/semantics.md."""
 
 from __future__ import annotations
 
