@@ -4,8 +4,7 @@ python benchmarks/sustained_steps.py TABLE.csv
 
 The rows are those of benchmarks/sustained_steps.txt: no recomputation, no division of parameters, no experts, no shared
 sequences, no offload, the vocabulary on the last stage, a layer for each stage and chunk. Profiles of frameworks name the library
-of attention of their date; MLPerf Training v3.0 had an earlier one than v3.1, which its profile names. Nothing here is fitted to
-a step.
+of attention of their date. Nothing here is fitted to a step.
 """
 
 from __future__ import annotations
@@ -22,17 +21,13 @@ from simulator.measurements.training_rows import scenario_of
 from simulator.validate.training import _simulated, measured
 
 ROWS = Path(__file__).with_suffix(".txt")
-DATED: Mapping[tuple[str, str], str] = {("nemo-mlperf-2023", "2023-06"): "fa1"}
-"""Libraries of attention by profile and date, where a date has its own: requirements.txt of MLPerf Training v3.0."""
 RATIOS = (("gb300", "b200"), ("gb300", "gb200"))
 
 
 def described(row: Row, power: str) -> str:
-    """The scenario of a row as JSON, in bursts or at sustained clocks, with the library of its date."""
+    """The scenario of a row as JSON, in bursts or at sustained clocks."""
     scenario: dict[str, Any] = scenario_of(row)[0]
-    library = DATED.get((row["framework_profile"], row["framework_date"]))
-    framework = {**scenario["framework"], "attention": library} if library else scenario["framework"]
-    return json.dumps({**scenario, "framework": framework, "fidelity": {"power": power, "calibration": "kernels"}})
+    return json.dumps({**scenario, "fidelity": {"power": power, "calibration": "kernels"}})
 
 
 def errors(rows: Sequence[Row], power: str) -> dict[str, float]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 EVIDENCE: Mapping[str, tuple[str, ...]] = {
-    "recomputation is blank in the source; the step fits full recomputation, not the default of the recipe": (
-        "nemo-2407-008", "nemo-2407-009",
-    ),
     "layout and recomputation are the launcher's defaults, not stated beside the data": tuple(
         f"nemo-launcher-a100-{i:03}" for i in range(7, 12)
     ),

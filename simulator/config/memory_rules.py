@@ -19,6 +19,14 @@ def faults_of_sharding(scenario: Scenario) -> Found:
     if sharding.group and dp % sharding.group:
         near = next(n for n in range(min(sharding.group, dp), 0, -1) if dp % n == 0)
         yield "plan.sharding.group", f"dp {dp} does not divide into groups of {sharding.group}", f"group: {near}"
+    if scenario.framework.whole_tensors and sharding.kind == "zero1":
+        others = {
+            "experts": scenario.model.experts, "muon": scenario.job.full_optimizer.kind == "muon",
+            "an offloaded optimizer": plan.offloading.optimizer,
+            "two copies of a stage": hasattr(scenario.schedule, "placements"),
+        }  # fmt: skip
+        if found := [name for name, there in others.items() if there]:
+            yield "framework.whole_tensors", f"owners of whole tensors are not modelled with {' and '.join(found)}", "false"
     if sharding.gathers and scenario.model.mtp_layers:
         message = f"{sharding.kind} is not modelled for models whose modules for further tokens read the table again"
         yield "plan.sharding", message, "zero1, or mtp_layers: 0"

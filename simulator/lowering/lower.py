@@ -52,6 +52,7 @@ from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.recompute import recompute
 from .passes.release import release_activations
+from .passes.scales import reduce_scales
 from .passes.sharded_units import units
 from .passes.shards import ShardedState
 from .passes.tensor_parallel import tensor_parallel
@@ -124,6 +125,7 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
     keeps_casts = narrow is not None and narrow.keeps_narrow_input
     program = recompute(program, plan.recomputation, keeps_casts=keeps_casts, compiled=framework.compile)
+    program = _agreed(program, narrow, plan, dp) if narrow else program
     sent_bytes = _sent_bytes(model, plan, job, layout, framework)
     return _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, sharding.reduce == "each" and dp > 1)
 
@@ -148,22 +150,12 @@ def _lowered(
         each=sharding.reduce == "each",
     )
     program = data_parallel(units(slots, sharding.unit), replicas)
-    group = sharding.group and sharding.group * plan.cp
-    state = ShardedState(
-        replace(sharding, group=group),
-        dp,
-        element_bytes,
-        reduced_bytes,
-        overlaps=overlap.dp,
-        pipelined=plan.pp > 1,
-        gathers_beside_forward=framework.overlap.parameter_gather,
-        tied=model.tied_embeddings,
-        edp=plan.copies_of_experts(group or dp),
-    )
+    state = _sharded_state(model, plan, framework, dp, (element_bytes, reduced_bytes))
     program = (zero3 if sharding.gathers else zero1)(program, state) if sharding.kind != "none" else program
     if job.full_optimizer.kind == "muon":
-        divided = state.replicas if sharding.kind != "none" else None
-        program = muon(program, Muon(job.full_optimizer, divided, plan.tp, gradient_bytes))
+        program = muon(
+            program, Muon(job.full_optimizer, state.replicas if sharding.kind != "none" else None, plan.tp, gradient_bytes)
+        )
     program = offload_state(program, OffloadedState(plan.offloading, replicas.replicas, state))
     program = cast_weights(program, narrow) if narrow else program
     sent_bytes = _sent_bytes(model, plan, job, layout, framework)
@@ -209,6 +201,31 @@ def _divided(program: Program, model: Model, plan: Plan, job: Job, tokens: int, 
     gathers, beside = plan.cp_kind == "all-gather", plan.overlap.cp
     program = context_parallel(program, ContextParallel(plan.cp, plan.divides_heads_by, gathers, beside, position))
     return expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp)) if model.experts else program
+
+
+def _sharded_state(model: Model, plan: Plan, framework: Framework, dp: int, widths: tuple[int, int]) -> ShardedState:
+    """What the passes of sharded state need; `widths` are the bytes of a parameter and of a gradient in its reduction."""
+    sharding, (element_bytes, reduced_bytes) = plan.full_sharding, widths
+    group = sharding.group and sharding.group * plan.cp
+    return ShardedState(
+        replace(sharding, group=group),
+        dp,
+        element_bytes,
+        reduced_bytes,
+        overlaps=plan.overlap.over(framework.overlap).dp,
+        pipelined=plan.pp > 1,
+        gathers_beside_forward=framework.overlap.parameter_gather,
+        tied=model.tied_embeddings,
+        edp=plan.copies_of_experts(group or dp),
+        whole_tensors=framework.whole_tensors and sharding.kind == "zero1",
+    )
+
+
+def _agreed(program: Program, narrow: Quantisation, plan: Plan, dp: int) -> Program:
+    """The program whose ranks agree on their scales, where the framework shares them."""
+    if (over := narrow.shared_scales) == "none":
+        return program
+    return reduce_scales(program, over, plan.tp * (dp if over == "replicas" else plan.cp))
 
 
 def _with_memory(

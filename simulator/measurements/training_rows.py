@@ -10,6 +10,8 @@ A model of the catalog whose name `model_name` holds, and whose width and heads 
 such as head dimensions, latent attention or tied embeddings. Other models are GPTs (learned positions, biases, tied embeddings,
 a vocabulary of 51,200), or Llamas if their MLP has a gate. Where ranks divide embedding and head these are not tied.
 
+A profile may have a sibling for a month, for models with experts, or for GPTs, which rows of these take.
+
 What the simulator does not model is written into the scenario all the same, and the reader of scenarios refuses it with its
 reason. A fact that no field of a scenario expresses is named in the notes. A row of the published runs that ship holds its
 scenario as JSON (`published_runs`).
@@ -99,14 +101,31 @@ def scenario_of(row: Row) -> tuple[dict[str, Any], list[str]]:
     job = {"sequence_length": count(row, "seq_len"), **batch, "dtype": dtype}
     host = host_of(row) if "offload" in (plan := _plan(row, facts)) else {}
     scenario = {
-        "model": model_of(row),
+        "model": (model := model_of(row)),
         "cluster": {**cluster_of(row), **host},
         "plan": plan,
         "job": job,
-        "framework": {"name": profile, **_framework(facts, profile)},
+        "framework": {
+            "name": profile_of_kind(profile_of_month(profile, row["framework_date"]), model),
+            **_framework(facts, profile),
+        },
     }
     left_out = [f"{name}: {PARTLY.get(name, 'not modelled, it has no effect')}" for name in facts if name not in FACTS]
     return scenario, [text for text in (note, *left_out) if text]
+
+
+def profile_of_month(profile: str, date: str) -> str:
+    """The framework of a month, such as nemo-mlperf-2023-06, if one is shipped; else that of the year."""
+    of_month = f"{profile}-{date[5:7]}"
+    return of_month if of_month in catalog.files("frameworks") else profile
+
+
+def profile_of_kind(profile: str, model: Mapping[str, Any]) -> str:
+    """The framework as it sets up models with experts (nemo-moe-2024) or GPTs (nemo-gpt-2024), if one is shipped."""
+    known = {**read(catalog.files("models")[model["name"]]).data, **model} if "name" in model else model
+    kind = "moe" if known.get("experts") else "gpt" if known.get("positions") == "learned" else ""
+    of_kind = f"-{kind}-".join(profile.rsplit("-", 1))
+    return of_kind if of_kind in catalog.files("frameworks") else profile
 
 
 def _whole(row: Row) -> dict[str, Any]:

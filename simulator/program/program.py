@@ -59,6 +59,8 @@ class Purpose(Enum):
     """The cast of an operand of a GEMM to a narrow format; CAST_WEIGHTS casts its weights, CAST_CACHED_WEIGHTS once per step."""
     CAST_WEIGHTS = "cast weights"
     CAST_CACHED_WEIGHTS = "cast cached weights"
+    REDUCE_SCALES = "reduce scales"
+    """The maximum over ranks of the largest values of tensors, from which narrow formats take their scales."""
     RECOMPUTE = "recompute"
     """The repetition of a forward op, whatever the purpose of that op, in the backward pass."""
     ACCUMULATE = "accumulate"

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from ..engine.replay import with_fixed_durations
-from ..engine.task import FULL_SPEED, Array, TaskGraph
+from ..engine.task import FULL_SPEED, Array, Profile, TaskGraph
 from ..engine.timeline import Timeline
 from ..errors import UserError
 from ..kernels import Kernel
@@ -88,15 +88,15 @@ class Counterfactual:
             silent[tasks[~labels.is_compute & self._removed(labels, gone)]] = True
             computed.append((tasks[labels.is_compute], self._compute_ns(which, gone)))
         factors = self._evening([own_ns.sum() for _, own_ns in computed]) if IMBALANCE in gone else np.ones(len(computed))
-        solo_ns, speed = np.where(silent, 0, graph.solo_ns), np.copy(graph.speed)
+        solo_ns = np.where(silent, 0, graph.solo_ns)
         for (tasks, own_ns), factor in zip(computed, factors.tolist(), strict=True):
             solo_ns[tasks] = 0
             np.add.at(solo_ns, tasks, np.rint(own_ns * factor).astype(np.int64))
-            speed[tasks] = -1 if IMBALANCE in gone else speed[tasks]
         sharing = graph.sharing and replace(graph.sharing, group=np.where(silent, -1, graph.sharing.group))
         tail_ns, work = (np.where(silent, 0, column) for column in (graph.tail_ns, graph.work))
         footprint = np.where(silent, -1, graph.footprint)
-        return replace(graph, solo_ns=solo_ns, tail_ns=tail_ns, work=work, footprint=footprint, speed=speed, sharing=sharing)
+        made = replace(graph, solo_ns=solo_ns, tail_ns=tail_ns, work=work, footprint=footprint, sharing=sharing)
+        return _at_full_speed(made) if IMBALANCE in gone else made
 
     def _removed(self, labels: Labels, gone: frozenset[Cause]) -> Array:
         """Whether each row of a class of ranks belongs to a cause that is removed."""
@@ -135,3 +135,9 @@ class Counterfactual:
         mean_ns = float(np.dot(took, timeline.multiplicity)) / timeline.ranks
         factors: Array = mean_ns / np.where(total > 0, total, mean_ns)
         return factors
+
+
+def _at_full_speed(graph: TaskGraph) -> TaskGraph:
+    """The graph without perturbed speeds."""
+    profiles = (*graph.profiles, Profile.constant(FULL_SPEED))
+    return replace(graph, profiles=profiles, speed_profile=np.full_like(graph.speed_profile, len(graph.profiles)))

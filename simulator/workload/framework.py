@@ -58,6 +58,11 @@ class LowPrecision(Declared):
         Literal["delayed", "current"],
         "source of fp8 scales; delayed: earlier steps; current: the tensor, which is read first to find its largest value",
     ] = "delayed"
+    shared_scales: Annotated[
+        Literal["none", "tp", "replicas"],
+        "ranks that agree on delayed scales at the end of every pass through a stage; tp: those that divide its tensors or "
+        "sequences; replicas: all that hold the stage",
+    ] = "none"
     norm_casts: Annotated[bool, "whether norms write the narrow format, if its scale is known before the result"] = True
     activation_casts: Annotated[bool, "whether activations write the narrow format, under the same condition as norms"] = False
     cached_weights: Annotated[bool, "whether weights are cast once per step; else in every forward pass"] = True
@@ -159,6 +164,11 @@ class Framework(Declared):
         Literal["fp32", "bf16", "fp16", "by-dtype"],
         "number format of accumulating and reducing gradients; by-dtype: fp16 for jobs in fp16, else fp32, as in Megatron-LM",
     ] = "fp32"
+    whole_tensors: Annotated[
+        bool,
+        "whether zero1 deals out whole tensors, as InternEvo does: gradients are all-reduced, and one owner after the other "
+        "broadcasts what it has updated; else ranks divide every tensor",
+    ] = False
     fusion: Annotated[Fusion, "which operators run as one kernel"] = field(default_factory=Fusion)
     host: Annotated[HostTimes, "times of launches on the host"] = field(default_factory=HostTimes)
     low_precision: Annotated[LowPrecision, "use of formats of eight or four bits"] = field(default_factory=LowPrecision)
@@ -177,6 +187,8 @@ class Framework(Declared):
             yield "fusion", ".residual_norm: a norm of several kernels takes no residual sum in", "norm: true, or leave it out"
         if self.launch_blocking and self.cuda_graphs:
             yield "launch_blocking", ": the kernels of a CUDA graph do not wait for the host", "launch_blocking: false"
+        if self.whole_tensors and self.overlap.parameter_gather:
+            yield "whole_tensors", ": broadcasts end before the next step begins", "overlap: {parameter_gather: false}"
         if not (host.kernel_s or host.compiled_kernel_s or host.collective_s):
             times = "give host times: {kernel: 10 us"
             if self.cuda_graphs:

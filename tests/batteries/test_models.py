@@ -17,8 +17,8 @@ SCALE = {"M": MB, "B": GB, "T": TB}
 TOLERANCE = 0.005
 NAMED_LOOSELY = (
     "falcon-40b", "gemma-2b", "gpt-oss-20b", "gemma-7b", "gemma2-2b", "internlm-7b", "internlm2-7b", "llama3.2-1b",
-    "llama3.2-3b", "mpt-1b", "mpt-3b", "mpt-7b", "mpt-70b", "nemotron-4-15b", "olmo-1b", "olmo2-7b", "olmo2-13b",
-    "qwen2.5-7b", "qwen2.5-14b", "qwen3-14b", "starcoder2-15b",
+    "llama3.2-3b", "mpt-1b", "mpt-3b", "mpt-7b", "mpt-70b", "nemotron-3-8b", "nemotron-4-15b", "olmo-1b", "olmo2-7b",
+    "olmo2-13b", "qwen2.5-7b", "qwen2.5-14b", "qwen3-14b", "starcoder2-15b",
 )  # fmt: skip
 """Models whose publishers name them by a number that is further than 4% from the published count."""
 

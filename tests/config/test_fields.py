@@ -188,6 +188,10 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "launch_blocking": (software(host=SLOW_HOST, overlap=Overlaps(dp=False, pp=False)), True),
         "p2p_scatter_gather": (without_sequence_parallelism(), True),
         "gradients": (software(), "bf16"),
+        "whole_tensors": (
+            replace(software(overlap=Overlaps(parameter_gather=False)), plan=sim.Plan(tp=2, sharding="zero1")),
+            True,
+        ),
         "fusion": (software(), Fusion(rope=False)),
         "host": (software(), SLOW_HOST),
         "low_precision": (software("fp8"), LowPrecision(scaling="current")),
@@ -234,6 +238,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
     LowPrecision: {
         "formats": (software("fp8"), ("mxfp8",)),
         "scaling": (software("fp8"), "current"),
+        "shared_scales": (software("fp8"), "tp"),
         "norm_casts": (software("fp8"), False),
         "activation_casts": (software("fp8"), True),
         "cached_weights": (software("fp8"), False),

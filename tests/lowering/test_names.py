@@ -19,8 +19,8 @@ from ..small_scenarios import HOST, scenario, small_cluster, small_model
 
 PASSES = (
     "build", "vocabulary", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "decomposed_gemms",
-    "accumulate", "recompute", "offload_activations", "units", "data_parallel", "zero1", "zero3", "muon", "offload_state",
-    "cast_weights", "pipeline", "blocking", "gather_shares", "side_by_side", "repeat", "between_norms",
+    "accumulate", "recompute", "reduce_scales", "offload_activations", "units", "data_parallel", "zero1", "zero3", "muon",
+    "offload_state", "cast_weights", "pipeline", "blocking", "gather_shares", "side_by_side", "repeat", "between_norms",
 )  # fmt: skip
 
 
@@ -63,6 +63,7 @@ def renamed_after(lower: Callable[..., Program], seed: int) -> Callable[..., Pro
 MIXTURE = {"experts": 8, "experts_per_token": 2, "shared_experts": 1, "dense_layers": 1}
 SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "zero1, tied": ({"tied_embeddings": True}, {"tp": 2, "pp": 2, "sharding": "zero1"}, {}, "none"),
+    "whole tensors": ({}, {"tp": 2, "pp": 2, "sharding": "zero1"}, {}, "internevo-2023"),
     "zero2": ({}, {"tp": 2, "sharding": "zero2"}, {}, "torchtitan-2024"),
     "fsdp": ({"tied_embeddings": True}, {"tp": 2, "sharding": "fsdp"}, {"dtype": "fp8"}, "torchtitan-2024"),
     "hsdp in a pipeline": ({}, {"pp": 2, "sharding": sim.Sharding("hsdp", group=2, unit="half-layer")}, {}, "none"),
@@ -71,6 +72,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "shares of transfers": ({}, {"tp": 2, "pp": 4, "sequence_parallel": False}, {}, "megatron-lm-2021"),
     "split backward": ({}, {"tp": 2, "pp": 2, "schedule": "zb-h1", "overlap": sim.Overlap(tp=True)}, {}, "none"),
     "fp8": ({}, {"tp": 2, "pp": 2, "sharding": "zero1"}, {"dtype": "fp8"}, "megatron-core-2025"),
+    "shared scales": ({}, {"tp": 2, "pp": 2, "recompute": "full"}, {"dtype": "fp8"}, "nemo-2025"),
     "fp8, no sequence parallelism": ({}, {"tp": 4, "sequence_parallel": False}, {"dtype": "fp8"}, "megatron-core-2025"),
     "pieces of GEMMs": ({}, {"tp": 4, "recompute": sim.Recompute("full", every=2), "overlap": sim.Overlap(tp="decomposed")},
         {"dtype": "fp8"}, "megatron-core-2025"),

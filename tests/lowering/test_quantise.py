@@ -24,7 +24,8 @@ from .test_frameworks import GPT, LLAMA, computed, scenario
 recipes = st.builds(
     LowPrecision,
     scaling=st.sampled_from(["delayed", "current"]),
-    **{name: st.booleans() for name in LowPrecision.__dataclass_fields__ if name not in ("formats", "scaling")},
+    shared_scales=st.sampled_from(["none", "tp", "replicas"]),
+    **{n: st.booleans() for n in LowPrecision.__dataclass_fields__ if n not in ("formats", "scaling", "shared_scales")},
 )
 plans = st.builds(sim.Plan, tp=st.sampled_from([1, 2]), pp=st.just(2), schedule=st.sampled_from(["1f1b", "zb-h1"]))
 NOTHING_FUSED = LowPrecision(norm_casts=False)

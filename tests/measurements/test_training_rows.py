@@ -170,6 +170,20 @@ def test_facts_change_the_framework(facts: str, expected: dict[str, object]) -> 
     assert part("framework", facts=facts) == {"name": "megatron-core-2025", **expected}
 
 
+@pytest.mark.parametrize(
+    ("cells", "name"),
+    [
+        ({"framework_profile": "nemo-mlperf-2023", "framework_date": "2023-06"}, "nemo-mlperf-2023-06"),
+        ({"framework_profile": "nemo-mlperf-2023", "framework_date": "2023-11"}, "nemo-mlperf-2023"),
+        ({"framework_profile": "nemo-2024", "gated_mlp": "1"}, "nemo-2024"),
+        ({"framework_profile": "nemo-2024", "gated_mlp": "0"}, "nemo-gpt-2024"),
+        ({"framework_profile": "nemo-2024", "num_experts": "8", "moe_topk": "2", "moe_ffn_hidden": "2048"}, "nemo-moe-2024"),
+    ],
+)
+def test_a_profile_of_the_month_or_of_the_kind_of_model_goes_first(cells: dict[str, str], name: str) -> None:
+    assert part("framework", **cells)["name"] == name
+
+
 def test_flash_attention_replaces_unfused_attention() -> None:
     framework = part("framework", facts="attention=flash", framework_profile="megatron-lm-2021", framework_date="2021-04")
     assert framework["attention"] == ""

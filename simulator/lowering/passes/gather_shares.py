@@ -8,8 +8,8 @@ Narayanan et al., arXiv 2104.04473, section 4.1; `_communicate` in megatron/p2p_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from ...frozen import replace
 from ...kernels import Part
 from ...program.program import ACTIVATION, END, GRADIENT, WAIT, Body, Collective, Key, Program, Purpose, Step
 from .pipeline import RECEIVE
@@ -49,7 +49,7 @@ def _gathering(order: Sequence[Step]) -> tuple[Step, ...]:
         at = first_of_pair.setdefault(step.pair, len(out)) if step.pair >= 0 else len(out)
         shares = [key for key in step.after if key in received and step.phase != WAIT]
         out[at:at] = [_gather(key, step) for key in shares]
-        out.append(replace(step, after=tuple(_gathered(key) if key in shares else key for key in step.after)))
+        out.append(step._replace(after=tuple(_gathered(key) if key in shares else key for key in step.after)))
     return tuple(out)
 
 

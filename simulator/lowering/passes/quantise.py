@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from ...frozen import replace
 from ...kernels import NARROW_BYTES, Gemm, Part, Rowwise, Split
@@ -43,6 +44,11 @@ class Quantisation:
     def reads_for_scale(self) -> bool:
         """Whether a cast first reads the tensor to find the scale."""
         return self.dtype == TWO_LEVEL_SCALED or (self.dtype == TENSOR_SCALED and self.recipe.scaling == "current")
+
+    @property
+    def shared_scales(self) -> Literal["none", "tp", "replicas"]:
+        """The ranks that agree on the scales at the end of every pass."""
+        return self.recipe.shared_scales if self.dtype == TENSOR_SCALED and self.recipe.scaling == "delayed" else "none"
 
     @property
     def keeps_narrow_input(self) -> bool:

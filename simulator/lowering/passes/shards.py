@@ -6,6 +6,8 @@ the format of the reduction. One reduce-scatter is in flight: the next copy wait
 pass waits for all reductions of this one. With a pipeline FSDP reduces the buckets one after the other when the last backward
 pass of a stage has ended, in the order of the forward pass.
 
+Where ranks own whole tensors, all-reduces stay, and only the update is divided (passes/zero1.py).
+
 Experts are divided among the ranks of a group that hold copies of them, as by the `efsdp` axis of torchtitan (b5bcd76c,
 distributed/parallel_dims.py) and the expert-data-parallel group of DeepSpeed (edaa7221, runtime/zero/stage_1_and_2.py).
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapreplace
 from itertools import zip_longest
 
 from ...frozen import replace
@@ -24,7 +27,7 @@ from ...kernels import Part, Rowwise
 from ...plan.mesh import REPLICAS
 from ...plan.plan import Sharding
 from ...program.holdings import Buffer, Holding
-from ...program.program import COMPUTE, AnyOp, Body, Collective, Communicator, Compute, Key, Program, Purpose, Step
+from ...program.program import COMPUTE, AnyOp, Body, Collective, Communicator, Compute, Key, Program, Purpose, Step, first_forward
 from ...program.slot import KINDS
 from .data_parallel import LOCAL_NORM, OPTIMIZER, REDUCED, Bucket, Replicas, bucket_of, parameters_by_stage, replica_count
 
@@ -51,6 +54,8 @@ class ShardedState:
     """Whether embedding and head share a table on one rank."""
     edp: int = 1
     """Number of copies of every expert in a shard group."""
+    whole_tensors: bool = False
+    """Whether a rank owns whole tensors, and broadcasts them when it has updated them."""
 
     @property
     def ranks(self) -> int:
@@ -88,14 +93,26 @@ def sharded(program: Program, state: ShardedState) -> Program:
     if state.ranks < state.dp:
         reducing = (op for body in program.bodies.values() for op in _reductions(body))
         groups = [state.group(program.communicators[name]) for name in dict.fromkeys(op.communicator for op in reducing)]
-        program = program.with_communicators(*groups, ACROSS)
-    program = program.with_bodies(lambda body: _reduced(body, program, state))
+        program = program.with_communicators(*groups, *(() if state.whole_tensors else (ACROSS,)))
+    if not state.whole_tensors:
+        program = program.with_bodies(lambda body: _reduced(body, program, state))
     bodies, orders = dict(program.bodies), []
     for rank, steps in enumerate(program.orders):
         for name in (step.body for step in steps if step.phase in (LOCAL_NORM, OPTIMIZER)):
             bodies[name] = _shared_update(program, rank, bodies[name], state)
         orders.append(_finishing(steps, bodies) if state.sharding.reduce == "each" else steps)
     return replace(program, bodies=bodies, orders=tuple(orders))
+
+
+def tensors_of_owners(program: Program, rank: int, state: ShardedState) -> list[int]:
+    """Parameters of each owner among the replicas of a rank, where owners have whole tensors; those with none left out."""
+    order = program.orders[rank]
+    ops = [op for at in first_forward(order).values() for op in program.bodies[order[at].body].ops]
+    owned = [0] * (state.ranks if state.ranks > 1 else 0)
+    for parameters in sorted((op.parameters for op in ops if isinstance(op, Compute) and not op.frozen), reverse=True):
+        if parameters and owned:
+            heapreplace(owned, owned[0] + parameters)
+    return [parameters for parameters in sorted(owned, reverse=True) if parameters]
 
 
 def _reductions(body: Body) -> list[Collective]:
@@ -112,6 +129,7 @@ def _shared_update(program: Program, rank: int, body: Body, state: ShardedState)
             owned[shards] = owned.get(shards, 0) + parameters
     # buckets with as many shards are divided together, the remainder rounded up once
     share = sum(-(-parameters // shards) for shards, parameters in owned.items())
+    share = max(tensors_of_owners(program, rank, state), default=share) if state.whole_tensors else share
     if not share:
         return body
     kernels = [(op, op.kernel) for op in body.ops if isinstance(op, Compute)]

@@ -4,17 +4,21 @@ Gradients are reduce-scattered, each replica updates its share of the parameters
 by bucket in the order of use in the next forward pass. ZeRO-2 reduces gradients after every backward pass. With overlap the
 forward pass waits for each bucket at its first use, as in Megatron-LM with --overlap-param-gather; without overlap the first
 forward pass of a rank waits for all buckets. Reference: Rajbhandari et al., arXiv 1910.02054.
+
+InternEvo deals out whole tensors instead, the largest first, each to the rank with the fewest parameters so far. Gradients are
+all-reduced; after the update every owner broadcasts its tensors in one piece, owner by owner, and no rank goes on before the last
+(InternLM/InternEvo c628a8c, internlm/solver/optimizer/hybrid_zero_optim.py: _partition_param_list, broadcast_params).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ...frozen import replace
 from ...kernels import Part
 from ...program.program import PARAMETERS, Body, Collective, Communicator, Compute, Key, Program, Purpose, Step, first_forward
 from .data_parallel import OPTIMIZER, Bucket, bucket_of, collective_name, parameters_by_stage, replica_count, replicas_of
-from .shards import ShardedState, sharded
+from .shards import ShardedState, sharded, tensors_of_owners
 
 
 def zero1(program: Program, state: ShardedState) -> Program:
@@ -28,7 +32,9 @@ def zero1(program: Program, state: ShardedState) -> Program:
         buckets = parameters_by_stage(program, rank)
         update = next(step for step in steps if step.phase == OPTIMIZER)
         gathers = []
-        for stage in first_forward(steps):
+        if state.whole_tensors:
+            gathers = [*_broadcasts(program, rank, update, state, bodies)]
+        for stage in () if state.whole_tensors else first_forward(steps):
             shared = {b: n for b, n in buckets[stage].items() if replica_count(program, stage, state.replicas, b) > 1}
             if shared:
                 groups = {bucket: state.group(replicas_of(program, stage, bucket)) for bucket in shared}
@@ -64,6 +70,31 @@ def _gather(
     outputs = tuple((op.name, _key(stage, bucket)) for bucket, op in gathers.items())
     step = Step(f"gather parameters of stage {stage}", "gather", stage, after=updated, outputs=outputs)
     return step, Body(tuple(gathers.values()))
+
+
+def _broadcasts(program: Program, rank: int, update: Step, state: ShardedState, bodies: dict[str, Body]) -> Iterator[Step]:
+    """The step after the update in which the owners of a rank's parameters broadcast them, one after the other."""
+    owned, stage = tensors_of_owners(program, rank, state), program.orders[rank][0].stage
+    if not owned:
+        return
+    group = state.group(replicas_of(program, stage))
+    broadcast = Collective(
+        name="",
+        streams=(group.name,),
+        purpose=Purpose.GATHER_PARAMETERS,
+        part=Part.OPTIMIZER,
+        communicator=group.name,
+        kind="broadcast",
+        payload_bytes=0,
+    )
+    ops = [
+        replace(broadcast, name=f"broadcast {i} parameters", payload_bytes=parameters * state.element_bytes)
+        for i, parameters in enumerate(owned)
+    ]
+    after, key = tuple(key for _, key in update.outputs), (PARAMETERS, stage, -1, "all")
+    step = Step(f"broadcast parameters of rank {rank}", "gather", stage, after=after, outputs=((ops[-1].name, key),))
+    bodies[step.body] = Body(tuple(ops))
+    yield step
 
 
 def _waiting(steps: tuple[Step, ...], gathers: Iterable[Step], program: Program, *, overlaps: bool) -> Iterable[Step]:
