@@ -37,22 +37,22 @@ class Labels:
 
     @cached_property
     def is_compute(self) -> Array:
-        return self.of_op(lambda op: isinstance(op, Compute))
+        return self.of_op(lambda op: isinstance(op, Compute)).astype(bool)
 
     @cached_property
     def is_transfer(self) -> Array:
         """Whether each row is an end of a transfer between two ranks."""
-        return self.of_op(lambda op: isinstance(op, Transfer))
+        return self.of_op(lambda op: isinstance(op, Transfer)).astype(bool)
 
     @cached_property
     def is_launch(self) -> Array:
         """Whether each row is a launch on the host; a launch belongs to the step of the launched operation."""
-        return np.array([axis == HOST for axis in self.axes])[self.op]
+        return np.array([axis == HOST for axis in self.axes], dtype=bool)[self.op]
 
     @cached_property
     def is_wait(self) -> Array:
         """Whether each row does nothing but wait."""
-        return self.of_op(lambda op: isinstance(op, Wait))
+        return self.of_op(lambda op: isinstance(op, Wait)).astype(bool)
 
     @cached_property
     def axis(self) -> Array:

@@ -10,6 +10,7 @@ import io
 import re
 import shlex
 from pathlib import Path
+from unittest import mock
 
 from simulator.cli import run
 
@@ -31,7 +32,8 @@ def said(line: str) -> str:
     """What a command prints on both streams, with the time that it took left open."""
     words = shlex.split(line.removeprefix("$ trainsim "), comments=True)
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+    alone = mock.patch("simulator.simulation.choose_engine._is_loaded", return_value=False)  # as in a process of its own
+    with alone, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         run(words)
     return TOOK.sub(r"\1...", out.getvalue()).rstrip()
 
