@@ -97,7 +97,8 @@ def placed(scenario: Scenario) -> Plan:
     if token_shares.is_file(plan.moe.routing):
         plan = replace(plan, moe=replace(plan.moe, routing=token_shares.read(str(plan.moe.routing))))
     if plan.moe.dispatcher == "deepep" and not plan.moe.node:
-        plan = replace(plan, moe=replace(plan.moe, node=near("ep")))
+        together = max(n for n in range(1, near("ep") + 1) if plan.ep % n == 0)
+        plan = replace(plan, moe=replace(plan.moe, node=together))
     if plan.cp_kind == "mixed" and plan.cp_ulysses is None:
         parts = (n for n in parts_of_heads(scenario) if n <= min(near("cp"), plan.cp - 1))
         plan = replace(plan, cp_ulysses=max(parts, default=None))

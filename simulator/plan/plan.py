@@ -154,7 +154,10 @@ class Moe(Declared):
         Literal["alltoall", "deepep"],
         "alltoall: a copy of a token for each of its experts; deepep: one for each node and one for each GPU with its experts",
     ] = "alltoall"
-    node: Annotated[Degree | None, "of deepep: ranks of a group that share a node; None: as many as the cluster has"] = None
+    node: Annotated[
+        Degree | None,
+        "of deepep: ranks of a group that share a node; None: as many as the cluster has, if they divide ep, else fewer",
+    ] = None
     nodes_per_token: Annotated[
         Degree | None, "of deepep: number of nodes that the experts of a token are chosen from; None: all nodes of the group"
     ] = None

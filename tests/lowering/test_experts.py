@@ -254,6 +254,14 @@ def test_t17_10_deepep_sends_a_token_once_to_a_node_and_once_to_a_gpu() -> None:
     assert deepep.simulate().metrics.exposed_s["ep"] < of({"ep": 8}, experts=32).simulate().metrics.exposed_s["ep"]
 
 
+def test_t17_10_a_node_holds_no_more_ranks_of_a_group_than_divide_it() -> None:
+    """A node has six ranks of eight, of which four count as its share."""
+    plan = sim.Plan(ep=8, dp=24, moe=sim.Moe(dispatcher="deepep"))
+    placed = scenario(mixture(), small_cluster(4, gpus_per_node=6), plan, sim.Job(sequence_length=SEQ, global_batch=24))
+    assert derived.placed(placed).moe.node == 4
+    assert placed.simulate().metrics.exposed_s["ep"] > 0
+
+
 def test_t17_10_both_ways_run_side_by_side_and_experts_wait_for_both() -> None:
     run = of({"ep": 8, "moe": sim.Moe(dispatcher="deepep")}).simulate(steps=1)
     rows = run.timeline.to_pandas(ranks=[0])

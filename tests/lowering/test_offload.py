@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simulator as sim
+from simulator.lowering.passes.data_parallel import parameters_by_stage
 from simulator.program.program import COPY_IN, COPY_OUT, OFFLOAD, UPDATE_ON_HOST, Collective, Compute, Program
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
@@ -252,3 +253,15 @@ def test_a_plan_that_offloads_nothing_has_no_hosts_in_its_graph() -> None:
     plain = of("none").simulate()
     assert not any(run.kind == "memory" for run in plain.site.cluster.wiring.vertices)
     assert "cpu > memory" in {links["kind"] for links in of(HALF).simulate().network.classes}
+
+
+def test_gradients_of_a_norm_behind_the_embedding_are_copied_with_a_split_backward_pass() -> None:
+    """They are complete since the input gradients, and without replicas nothing reduces them."""
+    chosen = sim.Plan(pp=4, dp=1, schedule="zb-h1", offload="optimizer")
+    job = sim.Job(sequence_length=256, global_batch=4)
+    given = scenario(small_model(embedding_norm=True), small_cluster(1, host=HOST), chosen, job)
+    program = program_of(given)
+    first = {step.body for step in program.orders[0]}
+    copies = [op for body in sorted(first) for op in program.bodies[body].ops if op.name.endswith("copy out")]
+    (stage,) = parameters_by_stage(program, 0).values()
+    assert sum(op.payload_bytes for op in copies if isinstance(op, Collective)) == 4 * sum(stage.values())

@@ -122,9 +122,13 @@ def _copying_gradients(
 
 
 def _complete(step: Step, program: Program, buckets: Mapping[Bucket, int], state: OffloadedState) -> Iterator[tuple[str, int]]:
-    """Operations of a step behind which a rank's share of some gradients is complete, and the size of the share."""
-    last: dict[Bucket, str] = {}
-    for op in program.bodies[step.body].ops:
+    """Operations of a step behind which a rank's share of some gradients is complete, and the size of the share.
+
+    A bucket of norms outside of layers, complete since the input gradients, follows the first kernel of the weight gradients.
+    """
+    ops = program.bodies[step.body].ops
+    last = dict.fromkeys(buckets, next((op.name for op in ops if isinstance(op, Compute)), ""))
+    for op in ops:
         if isinstance(op, Compute) and op.adds_gradient:
             last[bucket_of(op)] = op.name
         if isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS:
