@@ -47,9 +47,17 @@ class Neighbour:
     more_bytes: int
 
     @property
+    def fields(self) -> dict[str, Any]:
+        """The changed fields of the scenario with their new values, as plain data."""
+        return {
+            f"{name}.{self.addresses}" if isinstance(value, Overlap) else name: True if isinstance(value, Overlap) else value
+            for name, value in self.change.items()
+        }
+
+    @property
     def settings(self) -> str:
         """The change as options of the command line."""
-        return " ".join(f"--set {name}={_written(value)}" for name, value in self.change.items())
+        return " ".join(f"--set {name}={_written(value)}" for name, value in self.fields.items())
 
     @property
     def text(self) -> str:
@@ -62,7 +70,7 @@ class Neighbour:
     def as_dict(self) -> dict[str, Any]:
         """The change and its effects as plain data."""
         return {
-            "set": {name: list(value) if isinstance(value, tuple) else value for name, value in self.change.items()},
+            "set": self.fields,
             "addresses": self.addresses,
             "step_time_s": self.step_time_s,
             "gain": self.gain,
@@ -74,9 +82,6 @@ def _written(value: Any) -> str:
     """A value as it stands in a setting."""
     if isinstance(value, tuple):
         return f"[{','.join(map(str, value))}]"
-    if isinstance(value, Overlap):
-        beside = (f"{axis}: true" for axis in ("dp", "tp", "pp") if getattr(value, axis))
-        return f"'{{{', '.join(beside)}}}'"
     return value if isinstance(value, str) else shown(value)
 
 

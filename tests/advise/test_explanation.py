@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 import simulator as sim
 from simulator.advise.explanation import Explanation, explain
+from simulator.advise.neighbours import neighbours
 from simulator.advise.remedies import changed
+from simulator.simulation import runnable
 from simulator.study.waterfall import BUBBLE
 from simulator.study.without import IMBALANCE, LAUNCHES
 
@@ -71,3 +74,17 @@ def test_a_heavy_head_is_named_with_a_split_that_takes_what_was_promised() -> No
     assert [one["cause"] for one in record["losses"]] == [one.cause for one in found.losses]
     assert sum(bar["fraction"] for bar in record["waterfall"]) == pytest.approx(1, abs=1e-9)
     assert all(first.fraction >= second.fraction for first, second in zip(found.losses, found.losses[1:], strict=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [[], ["plan.overlap.dp=false", "plan.overlap.tp=false", "plan.tp=2", "plan.dp=2"]])
+def test_a_change_as_it_is_printed_makes_the_step_that_is_printed_with_it(settings: list[str]) -> None:
+    name, base = "vocabulary-llama3-8b-8xh100", ["plan.vocabulary=baseline", "plan.pp=2"]
+    given = runnable.load_one(name, [*base, *settings])
+    found = neighbours(given.simulate(allow_oom=True))
+    assert any("plan.overlap." in one.settings for one in found) == bool(settings)
+    for one in found:
+        json.dumps(one.as_dict())
+        options = [word for word in one.settings.split() if word != "--set"]
+        again = runnable.load_one(name, [*base, *settings, *options]).simulate()
+        assert again.metrics.step_time_s == one.step_time_s, one.settings
