@@ -175,7 +175,7 @@ def seconds(nanoseconds: int | float) -> float:
 def show_s(value: float) -> str:
     """A duration in the most readable unit, with four significant digits: `6.295 s`, `18.50 ms`."""
     factor, unit = next(((f, unit) for f, unit in ((1, "s"), (MS_PER_S, "ms")) if abs(value) * f >= 1), (US_PER_S, "us"))
-    return f"{_digits(value * factor)} {unit}"
+    return f"{show_digits(value * factor)} {unit}"
 
 
 def show_bytes(value: float) -> str:
@@ -202,7 +202,7 @@ def show_count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _digits(value: float) -> str:
+def show_digits(value: float) -> str:
     """Four significant digits, never in exponent form for ordinary sizes."""
     if value == 0:
         return "0"

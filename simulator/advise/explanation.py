@@ -18,6 +18,7 @@ import numpy as np
 from ..escape import Summarised
 from ..metrics.idle import exposed
 from ..simulation.run import Run
+from ..simulation.time_block import OF_AXES
 from ..study.compare import stage_seconds
 from ..study.critical_path import CriticalPath, critical_path
 from ..study.waterfall import BUBBLE, OTHER_FLOP, Bar, Waterfall, waterfall
@@ -28,15 +29,6 @@ from .neighbours import Neighbour, neighbours
 MOST_CHANGES = 3
 LEAST_LOSS = 0.001
 """The smallest part of a step that is called a loss."""
-OF_AXES = {
-    "tp": "tensor-parallel communication",
-    "pp": "transfers between pipeline stages",
-    "dp": "data-parallel communication",
-    "cp": "context-parallel communication",
-    "ep": "exchanges of experts",
-    "offload": "copies to and from the host",
-}
-
 WORDS = {
     SLOWER_CLOCKS: "kernels take longer than in short bursts, at the clock that the board sustains",
     RECOMPUTATION: "forward passes are repeated, to keep fewer activations",

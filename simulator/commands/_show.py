@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import methodcaller
+from textwrap import wrap
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ long_option = click.option(
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4. May be repeated."
 )
+COLUMNS, LEAST_WRAPPED = 120, 20
+"""Width of text that is wrapped, and the least width of a wrapped column of a table."""
 LONGEST = 2**40
 """The longest duration without a unit."""
 REFRESH_S, NEARLY = 0.2, 0.99
@@ -66,29 +69,50 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
         _echo(f"{click.style(name.ljust(width), bold=True)}  {value}")
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), title: str = "") -> None:
-    """A table: rich on a terminal, aligned plain text elsewhere."""
-    headers, title = [escape.terminal(header) for header in headers], escape.terminal(title)
-    rows = [[escape.terminal(cell) for cell in row] for row in rows]
+def print_table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[int] = (),
+    title: str = "",
+    wrapped: int | None = None,
+) -> None:
+    """A table: rich on a terminal, elsewhere aligned plain text, whose column `wrapped` gives way to the width of a page."""
+    names, title = [escape.terminal(header) for header in headers], escape.terminal(title)
+    cells = [[escape.terminal(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
         table = Table(title=Text(title) if title else None, title_justify="left")
-        for i, header in enumerate(headers):
+        for i, header in enumerate(names):
             table.add_column(Text(header), justify="right" if i in right else "left")
-        for row in rows:
+        for row in cells:
             table.add_row(*map(Text, row))
         Console().print(table)
         return
     if title:
         say(title)
-    lines = [headers, *rows]
+    lines = _within(COLUMNS, [names, *cells], wrapped) if wrapped is not None else [names, *cells]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        cells = [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))]
-        _echo("  ".join(cells).rstrip())
+        padded = [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))]
+        _echo("  ".join(padded).rstrip())
+
+
+def _within(columns: int, lines: list[list[str]], at: int) -> list[list[str]]:
+    """The lines of a table that is no wider than `columns`, as far as the wrapped column `at` has room to give."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    over = sum(widths) + 2 * (len(widths) - 1) - columns
+    if over <= 0:
+        return lines
+    shorter: list[list[str]] = []
+    for line in lines:
+        first, *others = wrap(line[at], max(LEAST_WRAPPED, widths[at] - over)) or [""]
+        shorter.append([*line[:at], first, *line[at + 1 :]])
+        shorter += [[other if i == at else "" for i in range(len(line))] for other in others]
+    return shorter
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -12,6 +12,7 @@ import click
 from ..errors import UserError
 from ..simulation import ENGINES, MOST_STEPS
 from ._show import (
+    COLUMNS,
     Count,
     checked_path,
     json_option,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from ..simulation.op_costs import OpCost
     from ..simulation.run import Run
 
-COLUMNS = 120
-"""Width of text that is wrapped."""
 ENGINE_HELP = (
     "des: event loop of SimPy. heap: the same without SimPy. replay: longest path, where no link is shared. compiled: numba. "
     "All give equal results; auto picks one."
@@ -104,21 +103,28 @@ def _with_costs(record: dict[str, Any], listed: Sequence[tuple[str, Run]]) -> di
 
 
 def _list_costs(run: Run, title: str) -> None:
-    """A table of all kernels and collectives; their models are numbered in it and named below it, as a name may be long."""
-    from ..units import US_PER_S
+    """A table of all kernels and collectives, with standard errors; models are numbered, and named below it."""
+    from ..units import US_PER_S, show_digits
 
     costs = (*run.kernel_costs, *run.collective_costs)
     number = {model: i for i, model in enumerate(dict.fromkeys(c.model for c in costs), 1)}
     rows = [
-        [c.name, c.shape, c.ranks, f"{c.calls:,}", f"{c.seconds_each * US_PER_S:.2f}{_over_burst(c)}",
+        [c.name, c.shape, c.ranks, f"{c.calls:,}", f"{show_digits(c.seconds_each * US_PER_S)}{_over_burst(c)}",
          f"{c.seconds / run.program.ranks * US_PER_S:,.0f}", str(number[c.model]),
-         c.provenance + (", extrapolated" if c.extrapolated and not c.axis else ""), f"{c.sigma:.0%}"]
+         c.provenance + "*" * _beyond(c), f"{c.sigma:.0%}"]
         for c in costs
     ]  # fmt: skip
-    names = "op, shape, pp ranks, calls, us each, us per rank, model, provenance, standard error"
-    print_table(names.split(", "), rows, right=(3, 4, 5, 6, 8), title=title)
+    names = "op, shape, pp, calls, us each, us per rank, model, provenance, error"
+    print_table(names.split(", "), rows, right=(3, 4, 5, 6, 8), title=title, wrapped=1)
+    if any(map(_beyond, costs)):
+        say("* extrapolated: beyond the shapes that were measured")
     for model, i in number.items():
         say(fill(model, COLUMNS, initial_indent=f"model {i:>2}  ", subsequent_indent=" " * 10, break_on_hyphens=False))
+
+
+def _beyond(cost: OpCost) -> bool:
+    """Whether a kernel lies beyond what was measured; of collectives the provenance says so."""
+    return cost.extrapolated and not cost.axis
 
 
 def _over_burst(cost: OpCost) -> str:

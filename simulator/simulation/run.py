@@ -40,6 +40,7 @@ from .op_costs import (
     step_interval_s,
 )
 from .result import Result
+from .time_block import time_lines
 from .whole_run import WholeRun, whole_run
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ class Run(Summarised, Result):
             ("step time", f"{show_s(self.metrics.step_time_s)}, 90% interval {low} to {high}"),
             ("measured", self.observation.window.text),
             *provenance_lines(self.cost_provenance, self.collective_provenance),
+            *([("calibration", factor)] if (factor := _calibration(self)) else []),
             *_result_lines(self),
             ("energy", self.energy.line if isinstance(self.energy, Energy) else f"not known: {self.energy}"),
             *((one.LABEL, SHOWN[one.SCALES](value)) for one, value in self.labelled_metrics.values()),
@@ -318,33 +320,11 @@ def _framework(scenario: Scenario) -> str:
 def _result_lines(run: Run) -> list[tuple[str, str]]:
     """Summary lines of the step: throughput, MFU, and the time by cause."""
     m = run.metrics
-
-    def of_step(seconds: float) -> str:
-        return f"{show_s(seconds)}, {seconds / m.step_time_s:.1%} of the step"
-
-    def by_axis(seconds: Mapping[str, float]) -> str:
-        return "; ".join(f"{axis} {of_step(value)}" for axis, value in seconds.items() if value)
-
-    uneven = by_axis(m.imbalance_s)
     return [
         ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
         ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),
-        ("compute", f"{of_step(m.busy_s)}, mean over ranks"),
-        *([("slow-down", f"{of_step(m.slowed_s)}, compute beside communication")] if m.slowed_s else []),
-        *([("sustained clocks", clocks)] if (clocks := _clocks(run)) else []),
-        *([("calibration", factor)] if (factor := _calibration(run)) else []),
-        ("pipeline bubble", f"{of_step(m.bubble_fraction * m.step_time_s)}, waiting for other stages"),
-        ("exposed", by_axis(m.exposed_s) or "no communication"),
-        *([("imbalance", f"{uneven}, waiting for slower members of a group")] if uneven else []),
-        *([("launch overhead", f"{of_step(m.launch_s)}, waiting for the host")] if m.launch_s else []),
-        ("optimizer", of_step(m.optimizer_s)),
+        *time_lines(run),
     ]
-
-
-def _clocks(run: Run) -> str:
-    """What sustained clocks add to the time of the kernels, where the run has them."""
-    share = run.sustained_clocks_s / run.metrics.step_time_s
-    return f"{share:+.1%} of the step, beyond short bursts of each kernel" if run.scenario.fidelity.power == "sustained" else ""
 
 
 def _calibration(run: Run) -> str:

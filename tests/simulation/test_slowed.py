@@ -73,8 +73,8 @@ def test_t22_6_a_step_is_never_faster_and_busy_time_grows_by_what_is_reported(pl
     assert slowed.metrics.step_time_s > free.metrics.step_time_s
     assert slowed.metrics.busy_s == pytest.approx(free.metrics.busy_s + slowed.metrics.slowed_s, rel=1e-12)
     assert 0 < slowed.metrics.slowed_s < free.metrics.busy_s
-    assert dict(slowed.summary)["slow-down"].endswith("compute beside communication")
-    assert "slow-down" not in dict(free.summary)
+    assert dict(slowed.summary)["- slow-down"].endswith("communication beside them")
+    assert "- slow-down" not in dict(free.summary)
     assert slowed.as_dict()["scenario"]["fidelity"]["overlap"] == "slowed"
 
 

@@ -1,0 +1,81 @@
+"""The block of a summary that says where the time of a step goes: share and seconds of every cause, side by side, and the largest
+loss in words.
+
+The causes exclude each other, are means over ranks, and add up to the step. All seconds of a block have the same number of
+decimals, so that they can be compared at a glance.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .run import Run
+
+OF_AXES = {
+    "tp": "tensor-parallel communication",
+    "pp": "transfers between pipeline stages",
+    "dp": "data-parallel communication",
+    "cp": "context-parallel communication",
+    "ep": "exchanges of experts",
+    "offload": "copies to and from the host",
+}
+"""What the communication of an axis is."""
+DIGITS = 5
+"""Significant digits of the seconds of a whole step."""
+
+
+def time_lines(run: Run) -> list[tuple[str, str]]:
+    """A line for each cause that takes time, what of the compute is longer than it could be, and the largest loss."""
+    m, lines = run.metrics, []
+
+    def line(label: str, seconds: float, words: str) -> None:
+        lines.append((label, f"{_share(seconds, m.step_time_s):>6}  {_in_seconds(seconds, m.step_time_s)}  {words}"))
+
+    line("step", m.step_time_s, "of which, as means over ranks:")
+    line("compute", m.busy_s, "kernels run")
+    if m.slowed_s:
+        line("- slow-down", m.slowed_s, "of it: kernels are slowed by communication beside them")
+    if run.scenario.fidelity.power == "sustained":
+        line(
+            "- clocks",
+            run.sustained_clocks_s,
+            "of it: kernels take longer than in short bursts, at clocks that the board sustains",
+        )
+    waits = _waits(run)
+    for label, (seconds, words) in waits.items():
+        line(label, seconds, words)
+    loss = max(waits, key=lambda label: waits[label][0])
+    seconds, words = waits[loss]
+    if seconds:
+        share = _share(seconds, m.step_time_s)
+        lines.append(("largest loss", f"{words}, {share} of the step (why: `trainsim explain`)"))
+    return lines
+
+
+def _waits(run: Run) -> dict[str, tuple[float, str]]:
+    """Seconds without a kernel of the model, and what they go to, by label."""
+    m = run.metrics
+    waits = {"pipeline bubble": (m.bubble_fraction * m.step_time_s, "ranks wait for other stages")}
+    for axis, seconds in m.exposed_s.items():
+        if seconds:
+            waits[f"exposed {axis}"] = seconds, f"compute waits for {OF_AXES.get(axis, f'communication of {axis}')}"
+    for axis, seconds in m.imbalance_s.items():
+        if seconds:
+            waits[f"imbalance {axis}"] = seconds, f"ranks wait for slower members of their {axis} group"
+    if m.launch_s:
+        waits["launch overhead"] = m.launch_s, "GPUs wait for the host to launch kernels"
+    return {**waits, "optimizer": (m.optimizer_s, "parameters are updated")}
+
+
+def _share(seconds: float, step_s: float) -> str:
+    return f"{seconds / step_s:.1%}" if step_s else "0.0%"
+
+
+def _in_seconds(seconds: float, step_s: float) -> str:
+    """Seconds with as many decimals as give the step its digits, aligned on the right."""
+    decimals = max(0, DIGITS - 1 - math.floor(math.log10(step_s))) if step_s else 0
+    least = 10.0**-decimals
+    text = f"<{least:.{decimals}f}" if 0 < seconds < least / 2 else f"{seconds:,.{decimals}f}"
+    return f"{text:>{DIGITS + 2}} s"
