@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .study.schedule_verbs import schedule as schedule
     from .study.step_views import memory as memory
     from .study.step_views import network as network
+    from .study.sweep import sweep as sweep
     from .validate.report import validate as validate
     from .workload.job import Job as Job
     from .workload.job import Lora as Lora
@@ -92,6 +93,7 @@ _WHERE = {
     "scenario": "simulation.runnable",
     "schedule": "study.schedule_verbs",
     "simulate": "simulation.simulate",
+    "sweep": "study.sweep",
     "topology": "study.cluster_facts",
     "trace": "figures.trace",
     "validate": "validate.report",

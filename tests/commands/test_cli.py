@@ -107,6 +107,7 @@ def ways(scenario: Path, flows: Path, out: Path) -> dict[str, list[object]]:
         "network": ["network", scenario],
         "run": ["run", scenario],
         "schedule": ["schedule", "1f1b", "--ranks", 4, "--microbatches", 8],
+        "sweep": ["sweep", scenario, "--over", "plan.tp=1,2", "--workers", 1],
         "topology": ["topology", "dgx-h100", "--nodes", 2],
         "validate": ["validate", "--kind", "collectives", table],
     }

@@ -42,6 +42,7 @@ PUBLIC = (
     "scenario",
     "schedule",
     "simulate",
+    "sweep",
     "topology",
     "trace",
     "validate",
