@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .study.collective import collective as collective
     from .study.compare import compare as compare
     from .study.flows import flows as flows
+    from .study.goodput import goodput as goodput
     from .study.kernel_time import kernel as kernel
     from .study.schedule_verbs import compare_schedules as compare_schedules
     from .study.schedule_verbs import schedule as schedule
@@ -84,6 +85,7 @@ _WHERE = {
     "flows": "study.flows",
     "framework": "config.load",
     "gantt": "figures.gantt",
+    "goodput": "study.goodput",
     "kernel": "study.kernel_time",
     "load": "simulation.runnable",
     "memory": "study.step_views",

@@ -102,6 +102,7 @@ def ways(scenario: Path, flows: Path, out: Path) -> dict[str, list[object]]:
         "demo": ["demo", "--out", out],
         "explain": ["explain", "fsdp-llama3-8b-64xh100"],
         "flows": ["flows", flows],
+        "goodput": ["goodput", scenario, "--mtbf", "50000 h"],
         "kernel": ["kernel", "gemm", "--gpu", "h100", "-m", 4096, "-n", 4096, "-k", 4096],
         "memory": ["memory", scenario],
         "network": ["network", scenario],

@@ -33,6 +33,7 @@ PUBLIC = (
     "flows",
     "framework",
     "gantt",
+    "goodput",
     "kernel",
     "load",
     "memory",
