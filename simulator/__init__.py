@@ -43,11 +43,13 @@ if TYPE_CHECKING:
     from .study.collective import collective as collective
     from .study.compare import compare as compare
     from .study.flows import flows as flows
+    from .study.goodput import goodput as goodput
     from .study.kernel_time import kernel as kernel
     from .study.schedule_verbs import compare_schedules as compare_schedules
     from .study.schedule_verbs import schedule as schedule
     from .study.step_views import memory as memory
     from .study.step_views import network as network
+    from .study.sweep import sweep as sweep
     from .validate.report import validate as validate
     from .workload.job import Job as Job
     from .workload.job import Lora as Lora
@@ -83,6 +85,7 @@ _WHERE = {
     "flows": "study.flows",
     "framework": "config.load",
     "gantt": "figures.gantt",
+    "goodput": "study.goodput",
     "kernel": "study.kernel_time",
     "load": "simulation.runnable",
     "memory": "study.step_views",
@@ -92,6 +95,7 @@ _WHERE = {
     "scenario": "simulation.runnable",
     "schedule": "study.schedule_verbs",
     "simulate": "simulation.simulate",
+    "sweep": "study.sweep",
     "topology": "study.cluster_facts",
     "trace": "figures.trace",
     "validate": "validate.report",

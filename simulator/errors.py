@@ -32,6 +32,8 @@ class Fault:
     message: str
     hint: str = ""
     where: str = ""
+    between: bool = False
+    """Whether the fault is of fields that are each legal, but inconsistent with each other."""
 
     def __str__(self) -> str:
         lead = f"{self.where}: " if self.where else ""

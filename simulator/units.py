@@ -25,7 +25,8 @@ US_PER_S = 10**6
 MS_PER_S = 10**3
 NS_PER_US = 10**3
 PER_PICO = 10**12
-HOUR_S = 3600
+MINUTE_S = 60
+HOUR_S = 60 * MINUTE_S
 J_PER_KWH = 10**3 * HOUR_S
 DAY_S = 24 * HOUR_S
 YEAR_S = 365 * DAY_S
@@ -44,7 +45,8 @@ _SECONDS = {
     "ms": Fraction(1, MS_PER_S),
     "s": Fraction(1),
     "min": Fraction(60),
-    "h": Fraction(3600),
+    "h": Fraction(HOUR_S),
+    "d": Fraction(DAY_S),
 }
 _BYTE = {"B": Fraction(1)}
 _BIT = {"bit": Fraction(1, BITS_PER_BYTE), "b": Fraction(1, BITS_PER_BYTE)}
@@ -93,6 +95,7 @@ BYTES = Dimension("bytes", "_bytes", "80 GiB", "1 B", "1000 TB")
 BYTES_OR_NONE = Dimension("bytes", "_bytes", "0.5 GiB", "0 B", "1000 TB")
 BYTES_PER_SECOND = Dimension("bytes per second", "_bytes_per_s", "400 Gbit/s", "1 MB/s", "1000 TB/s")
 SECONDS = Dimension("seconds", "_s", "5 s", "0 s", "24 h")
+SPAN = Dimension("seconds", "_s", "30 min", "0 s", "100000000 d")
 LATENCY = Dimension("seconds", "_s", "5 us", "0 s", "1 s")
 FLOP_PER_SECOND = Dimension("flop per second", "_flop_per_s", "989 TFLOP/s", "1 GFLOP/s", "1000 PFLOP/s")
 WATTS = Dimension("watts", "_w", "700 W", "1 W", "1 MW")
@@ -176,6 +179,14 @@ def show_s(value: float) -> str:
     """A duration in the most readable unit, with four significant digits: `6.295 s`, `18.50 ms`."""
     factor, unit = next(((f, unit) for f, unit in ((1, "s"), (MS_PER_S, "ms")) if abs(value) * f >= 1), (US_PER_S, "us"))
     return f"{show_digits(value * factor)} {unit}"
+
+
+def show_span(value: float) -> str:
+    """A long duration in the most readable unit: `26.4 min`, `3.09 h`, `54.0 d`; seconds and less as `show_s` does."""
+    for factor, unit in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):
+        if abs(value) >= 2 * factor:
+            return f"{value / factor:,.1f} {unit}"
+    return show_s(value)
 
 
 def show_bytes(value: float) -> str:

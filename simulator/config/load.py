@@ -103,11 +103,16 @@ def _set(document: Document, setting: str) -> Document:
     origin = f"--set {name.strip()}"
     mark = Mark(f"{origin}={text if len(text) <= MOST_SHOWN else shown(text)}")
     try:
-        value = parse(f"value: {text}", origin).data["value"] if text[:1] in tuple("[{\"'") else scalar(text)
+        value = typed(text, origin)
     except UserError as error:  # whose lines and columns are not those of what was typed
         raise UserError(faults=[replace(fault, where=str(mark)) for fault in error.faults]) from None
     with placed(origin):
         return document.changed(place_of(".".join(parts)), value, mark)
+
+
+def typed(text: str, origin: str) -> Any:
+    """The value that a text on the command line stands for: a scalar as in a file, or a list, mapping or quoted text of YAML."""
+    return parse(f"value: {text}", origin).data["value"] if text[:1] in tuple("[{\"'") else scalar(text)
 
 
 def model(name: str | Path | Mapping[str, Any], **changes: Any) -> Model:

@@ -116,7 +116,7 @@ class _Reader:
         for name, message, hint in found:
             at = (*place, *place_of(name))
             where = self.document.where_of_several(at, message)
-            self.faults.append((at, Fault(f"{dotted(at)}{message}", hint, where)))
+            self.faults.append((at, Fault(f"{dotted(at)}{message}", hint, where, between=True)))
         return len(self.faults) > before
 
     def value(self, field: Form, data: Any, place: Place) -> Any:

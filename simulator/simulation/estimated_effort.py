@@ -31,6 +31,10 @@ MOST_BYTES = 4 * GIB
 FLAG = "--long (in Python long=True) does it all the same"
 
 
+class TooLong(UserError):
+    """A simulation that is done only when it is asked for with `long`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Effort:
     """Estimated microseconds on one core and bytes of memory: for one item, or for a number of items."""
@@ -173,8 +177,8 @@ class Limits:
         self.check(takes, f"{messages:,} messages of stepwise", "fidelity fluid, or fewer GPUs and microbatches")
 
     def check(self, takes: Effort, what: str, hint: str) -> None:
-        """Reports the estimated effort; raises `UserError` for an effort above the limits, unless `long` allows a long run."""
+        """Reports the estimated effort; raises `TooLong` for an effort above the limits, unless `long` allows a long run."""
         if not self.long and (takes.seconds > MOST_S or takes.bytes > MOST_BYTES):
             most = f"{MOST_S} s and {show_bytes(MOST_BYTES)}"
-            raise UserError(f"{what} would take {takes}; more than {most} is done only when asked for", hint=f"{hint}; {FLAG}")
+            raise TooLong(f"{what} would take {takes}; more than {most} is done only when asked for", hint=f"{hint}; {FLAG}")
         self.expect(takes)

@@ -102,11 +102,13 @@ def ways(scenario: Path, flows: Path, out: Path) -> dict[str, list[object]]:
         "demo": ["demo", "--out", out],
         "explain": ["explain", "fsdp-llama3-8b-64xh100"],
         "flows": ["flows", flows],
+        "goodput": ["goodput", scenario, "--mtbf", "50000 h"],
         "kernel": ["kernel", "gemm", "--gpu", "h100", "-m", 4096, "-n", 4096, "-k", 4096],
         "memory": ["memory", scenario],
         "network": ["network", scenario],
         "run": ["run", scenario],
         "schedule": ["schedule", "1f1b", "--ranks", 4, "--microbatches", 8],
+        "sweep": ["sweep", scenario, "--over", "plan.tp=1,2", "--workers", 1],
         "topology": ["topology", "dgx-h100", "--nodes", 2],
         "validate": ["validate", "--kind", "collectives", table],
     }

@@ -1,0 +1,157 @@
+"""`trainsim sweep`: a grid of scenarios, simulated one and all."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import UserError
+from ._show import (
+    Count,
+    checked_path,
+    json_option,
+    long_option,
+    picture_path,
+    print_json,
+    print_table,
+    progress,
+    say,
+    scenario_argument,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..study.grid import Grid
+    from ..study.sweep import Effort, Outcome
+
+SQLITE = ".sqlite"
+MOST_ROWS, MOST_LETTERS = 40, 60
+"""Most rows that are printed, and most letters of a reason."""
+MOST_WORKERS = 256
+OVER_HELP = "A field and its values. May be repeated: all combinations are simulated. Lists stand in brackets, as in [1,2]."
+OUTPUT_HELP = "Write the rows as CSV or Parquet when all are known, or as SQLite as they come."
+WORKERS_HELP = "Simulate in this number of processes.  [default: one per core]"
+
+
+@click.command("sweep", short_help="Simulate every combination of the values of some fields.")
+@scenario_argument
+@click.option("--over", "over", multiple=True, required=True, metavar="FIELD=VALUE,VALUE,...", help=OVER_HELP)
+@click.option("--output", metavar="FILE", callback=checked_path((".csv", ".parquet", SQLITE)), help=OUTPUT_HELP)
+@click.option("--resume", is_flag=True, help="Go on with a table in SQLite: only what it does not hold yet is simulated.")
+@click.option("--plot", metavar="FILE", callback=picture_path, help="Draw the step times over one field or two.")
+@click.option("--workers", type=Count(1, MOST_WORKERS), help=WORKERS_HELP)
+@long_option
+@json_option
+def command(
+    scenario: str, settings: tuple[str, ...], trust: bool, over: tuple[str, ...], output: str | None, plot: str | None,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Simulate SCENARIO with every combination of the values of some fields, and list the results.
+
+    For example: trainsim sweep llama3-70b-64xh100 --over plan.tp=4,8 --over job.microbatch_size=1,2 --plot sweep.png
+
+    A combination that cannot run is a row with its reason; one that does not fit in memory says by how much. A table in SQLite
+    has one row for each scenario, whose hash covers the program too, and --resume goes on where a sweep was stopped.
+    """
+    from ..study.grid import grid
+    from ..study.sweep import Effort, table
+
+    _check(output, plot, len(over), resume=options["resume"])
+    found = grid(scenario, over, settings, trust=trust)
+    effort = Effort(trust, options["long"], options["workers"] or _cores())
+    with progress(f"simulating {len(found):,} scenarios"):
+        frame = table(found, _results(found, effort, output, resume=options["resume"]))
+    fields = [axis.name for axis in found.axes]
+    _write(frame, fields, output, plot)
+    if as_json:
+        rows = frame.astype(object).where(frame.notna(), None).to_dict(orient="records")
+        print_json({"over": {axis.name: list(axis.values) for axis in found.axes}, "points": len(found), "rows": rows})
+        return
+    _print(frame, fields)
+    for file in filter(None, (output, plot)):
+        say(f"written  {file}")
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check(output: str | None, plot: str | None, fields: int, *, resume: bool) -> None:
+    """Refuses what cannot be written before anything is simulated."""
+    from ._result_table import check_parquet
+
+    if resume and not str(output).lower().endswith(SQLITE):
+        raise UserError("--resume goes on with a table in SQLite", hint=f"--output FILE{SQLITE} --resume")
+    if plot:
+        from ..figures.sweep_plot import check_fields
+
+        check_fields(fields)
+    check_parquet(output or "")
+
+
+def _results(found: Grid, effort: Effort, output: str | None, *, resume: bool) -> dict[int, Outcome]:
+    """The outcomes of all points by number; with a table in SQLite each is committed as it comes."""
+    from ..study.sweep import TOO_LONG, outcomes
+
+    if not str(output).lower().endswith(SQLITE):
+        return dict(outcomes(found, effort))
+    from ._sweep_store import SweepStore, scenario_key
+
+    points = list(found.points())
+    with closing(SweepStore(str(output), resume=resume)) as store:
+        keys = [scenario_key(found.document(point)) for point in points]
+        stored = ((number, store.get(key)) for number, key in enumerate(keys))
+        results = {number: one for number, one in stored if one and not (effort.long and one.status == TOO_LONG)}
+        for number, outcome in outcomes(found, effort, results):
+            store.add(keys[number], found.fields(points[number]), outcome)
+            results[number] = outcome
+    return results
+
+
+def _write(frame: pd.DataFrame, fields: list[str], output: str | None, plot: str | None) -> None:
+    """Writes the table, unless it is in SQLite already, and the picture."""
+    from ._result_table import write_table
+
+    if output and not output.lower().endswith(SQLITE):
+        write_table(frame, output)
+    if plot:
+        from ..figures.drawing import save
+        from ..figures.sweep_plot import sweep_plot
+
+        with progress("drawing"):
+            save(sweep_plot(frame, fields), plot)
+
+
+def _print(frame: pd.DataFrame, fields: list[str]) -> None:
+    """The rows in the order of the grid, or of many rows the fastest, and how many there are of each kind."""
+    from ..units import GIB, show_s
+
+    counts = Counter(frame.status)
+    listed = frame if len(frame) <= MOST_ROWS else frame.sort_values("step_time_s", kind="stable").head(MOST_ROWS)
+    rows = []
+    for record in listed.astype(object).where(listed.notna(), None).to_dict(orient="records"):
+        numbers = ["", "", "", ""]
+        if record["step_time_s"] is not None:
+            memory = f"{record['peak_memory_bytes'] / GIB:.1f} GiB"
+            numbers = [show_s(record["step_time_s"]), f"{record['tokens_per_s']:,.0f}", f"{record['mfu']:.1%}", memory]
+        why = "" if record["reason"] is None else _why(record)
+        rows.append([*(str(record[field]) for field in fields), *numbers, why])
+    right = range(len(fields), len(fields) + 4)
+    print_table([*fields, "step time", "tokens/s", "MFU", "memory", "cannot run"], rows, right=right)
+    if len(listed) < len(frame):
+        say(f"... and {len(frame) - len(listed):,} rows more, none of them faster; --output FILE.csv has all")
+    say(f"{len(frame):,} scenarios: {', '.join(f'{number:,} {status}' for status, number in sorted(counts.items()))}")
+
+
+def _why(record: dict[Any, Any]) -> str:
+    """The reason of a row, cut to what a line takes."""
+    if record["over_gib"] is not None:
+        return f"{record['status']}, {record['over_gib']:.1f} GiB over"
+    reason = str(record["reason"])
+    return reason if len(reason) <= MOST_LETTERS else f"{reason[: MOST_LETTERS - 3]}..."

@@ -1,0 +1,33 @@
+"""Bytes of a checkpoint: weights, master copy and moments of the memory account, each once, however many ranks hold or divide it.
+
+What the ranks of a tensor-parallel group hold counts for each of them, so that the few parameters that each of them has a copy of
+(norms) count as often.
+"""
+
+from __future__ import annotations
+
+from ..frozen import replace
+from ..plan.offload import Offload
+from ..plan.plan import Shards
+from ..program.holdings import Holding
+from ..program.program import Compute, Program
+from ..program.slot import FORWARD
+from .items import Terms, static_items
+
+SAVED = (Holding.PARAMETERS, Holding.MASTER, Holding.MOMENTS)
+
+
+def saved_bytes(program: Program, terms: Terms, ranks: int, expert_ranks: int, copies: int) -> int:
+    """Bytes that a checkpoint of a program holds. Its parameters are divided among `ranks`, those of experts among
+    `expert_ranks`, and the pipeline holds every stage so many times."""
+    whole = replace(terms, shards=Shards(), expert_shards=Shards(), offload=Offload())
+    total = 0
+    for rank in range(program.ranks):
+        forward = {step.stage: program.bodies[step.body].ops for step in program.orders_of(rank)[0] if step.phase == FORWARD}
+        stages = (number for number, stage in enumerate(program.stages) if stage.rank == rank)
+        kernels = [op for stage in stages for op in forward[stage] if isinstance(op, Compute)]
+        for expert, sharing in ((False, ranks), (True, expert_ranks)):
+            ops = [op for op in kernels if op.expert is expert]
+            items = static_items(program, rank, ops, whole) if ops else ()
+            total += sharing * sum(item.size_bytes for item in items if item.kind in SAVED)
+    return total // copies

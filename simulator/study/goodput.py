@@ -1,0 +1,274 @@
+"""Goodput: how much of the time a long run trains for good, between failures, checkpoints, restarts and stragglers.
+
+The step is simulated, once as planned and once with a slow GPU; the bytes of a checkpoint come from the account of memory; the
+rest is the renewal model. All bytes of a checkpoint are written once, an equal part by every node, and read alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from math import exp, inf
+from pathlib import Path
+from typing import Any
+
+from ..config import derived
+from ..config.document import Document
+from ..config.scenario import Perturb, Scenario
+from ..errors import UserError, must_be
+from ..escape import Summarised
+from ..frozen import replace
+from ..memory.saved_state import saved_bytes
+from ..simulation.memory_check import terms_of
+from ..simulation.run import Run
+from ..simulation.runnable import load_one
+from ..simulation.simulate import layout_of, simulate_scenario
+from ..units import DAY_S, show_bytes, show_count, show_rate, show_s, show_span
+from .reliability import Reliability, read
+from .renewal import Interruptions, Shares, best_interval_s, daly_s, failures_per_s, shares, waiting_fraction, young_s
+
+WITHIN_NODES = ("gpu", "nic", "nvswitch", "pcie", "cpu", "memory")
+"""Kinds of vertices of a cluster that are no switches of its network."""
+NODE_PARTS = ("gpu", "nic")
+"""Components whose failure takes a node out of service."""
+WORDS = {
+    "trained": "training that is kept",
+    "checkpoints": "pauses for checkpoints",
+    "lost": "training since the last checkpoint, lost",
+    "detection": "failures not yet noticed",
+    "restart": "restarts",
+    "waiting": "waiting for a repair",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A checkpoint: its bytes, the seconds until it is written, and those for which training stops."""
+
+    size_bytes: int
+    write_s: float
+    pause_s: float
+
+
+@dataclass(frozen=True, repr=False)
+class Goodput(Summarised):
+    """The effective time of a job."""
+
+    run: Run
+    reliability: Reliability
+    components: Mapping[str, int]
+    """Number of components of each kind that may fail."""
+    saving: Saving
+    slowed_step_s: float
+    """Time of a step with one slow GPU; the step itself where none is ever slow."""
+
+    @cached_property
+    def rates_per_s(self) -> dict[str, float]:
+        """Failures per second of each kind, of all its components."""
+        mtbf = asdict(self.reliability.mtbf)
+        return {kind: number / mtbf[kind] for kind, number in self.components.items() if mtbf[kind] is not None}
+
+    @cached_property
+    def job(self) -> Interruptions:
+        """The failures of the job, and the times of its checkpoints and restarts."""
+        recovery, saving = self.reliability.recovery, self.saving
+        beside_s = saving.write_s if self.reliability.checkpoint.kind == "async" else 0.0
+        restart_s = recovery.restart_s + saving.write_s
+        return Interruptions(sum(self.rates_per_s.values()), saving.pause_s, beside_s, recovery.detection_s, restart_s)
+
+    @cached_property
+    def best_s(self) -> float:
+        """The interval that keeps most training, at least a step."""
+        return best_interval_s(self.job, self.run.metrics.step_time_s)
+
+    @property
+    def interval_s(self) -> float:
+        given_s = self.reliability.checkpoint.interval_s
+        return self.best_s if given_s is None else given_s
+
+    @cached_property
+    def waiting(self) -> float:
+        """Fraction of the time in which the job waits for a node to be repaired."""
+        recovery = self.reliability.recovery
+        if recovery.spares is None:
+            return 0.0
+        of_nodes = sum(self.rates_per_s.get(kind, 0.0) for kind in NODE_PARTS)
+        return waiting_fraction(of_nodes * recovery.repair_s / (1 + self.job.rate_per_s * recovery.detection_s), recovery.spares)
+
+    @cached_property
+    def time(self) -> Shares:
+        """Fractions of the time."""
+        return self._at(self.interval_s)
+
+    def _at(self, interval_s: float) -> Shares:
+        return shares(self.job, interval_s).delayed(self.waiting)
+
+    @property
+    def ettr(self) -> float:
+        """Effective training time ratio: the fraction of the time that is training which is kept."""
+        return self.time.trained
+
+    @cached_property
+    def speed(self) -> float:
+        """Mean speed of training, as stragglers leave it."""
+        slow = self.reliability.stragglers
+        if slow.gpu is None:
+            return 1.0
+        never_slow = exp(-self.run.gpus * slow.lasts_s / slow.gpu)
+        return never_slow + (1 - never_slow) * self.run.metrics.step_time_s / self.slowed_step_s
+
+    @property
+    def goodput(self) -> float:
+        """Steps that are kept, as a fraction of those that the time would hold without any interruption or straggler."""
+        return self.ettr * self.speed
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """Labels and values, the answer first."""
+        days, metrics, job = self.reliability.days, self.run.metrics, self.job
+        kept_s, failures = self.goodput * days * DAY_S, failures_per_s(job, self.waiting) * days * DAY_S
+        each = ((kind, rate * DAY_S, self.components[kind]) for kind, rate in self.rates_per_s.items())
+        kinds = ", ".join(f"{kind} {per_day:.3g} per day of {number:,}" for kind, per_day, number in each)
+        recovery = self.reliability.recovery
+        steps = f"{kept_s / metrics.step_time_s:,.0f} of {days * DAY_S / metrics.step_time_s:,.0f} steps"
+        rate = f"{metrics.tokens_per_s * self.goodput:,.0f} tokens/s"
+        slow = f"{show_s(self.slowed_step_s)} per step with one, {self.speed:.2%} of the speed"
+        restart = f"{show_span(recovery.detection_s)} to detect, {show_span(job.restart_s)} to restart and read"
+        return [
+            ("ETTR", f"{self.ettr:.2%} of the time is training that is kept"),
+            ("goodput", f"{self.goodput:.2%} of the steps of an undisturbed run, {rate}"),
+            (f"in {days} days", f"{failures:,.1f} failures; {steps}, {show_count(kept_s * metrics.tokens_per_s)} tokens"),
+            ("step time", f"{show_s(metrics.step_time_s)} on {self.run.gpus:,} GPUs"),
+            *([] if self.speed == 1 else [("stragglers", slow)]),
+            ("failures", f"one in {show_span(job.mtbf_s)}: {kinds}" if job.rate_per_s else "none"),
+            ("checkpoint", self._checkpoint()),
+            ("interval", f"{show_span(self.interval_s)}, {self.interval_s / metrics.step_time_s:,.0f} steps{self._best()}"),
+            ("recovery", f"{restart}{self._spares()}"),
+            *((WORDS[name], f"{share:.2%}, {share * days:.2f} d") for name, share in asdict(self.time).items() if share),
+        ]
+
+    def _checkpoint(self) -> str:
+        checkpoint, saving = self.reliability.checkpoint, self.saving
+        total = checkpoint.storage_bytes_per_s
+        rates = f"{show_rate(checkpoint.node_bytes_per_s)} per node" + (f", {show_rate(total)} in all" if total else "")
+        pause = f"training stops for {show_s(saving.pause_s)}"
+        return f"{show_bytes(saving.size_bytes)}, {checkpoint.kind}: {show_s(saving.write_s)} to write at {rates}; {pause}"
+
+    def _best(self) -> str:
+        if not self.job.rate_per_s:
+            return ""
+        young, daly = show_span(young_s(self.job)), show_span(daly_s(self.job))
+        return f"; the best is {show_span(self.best_s)}, ETTR {self._at(self.best_s).trained:.2%} (Young {young}, Daly {daly})"
+
+    def _spares(self) -> str:
+        recovery = self.reliability.recovery
+        return "" if recovery.spares is None else f"; {recovery.spares} spare nodes, {show_span(recovery.repair_s)} to repair one"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything that `trainsim goodput --json` prints."""
+        days, metrics, job = self.reliability.days, self.run.metrics, self.job
+        kept_s = self.goodput * days * DAY_S
+        finite = {"best_s": self.best_s, "young_s": young_s(job), "daly_s": daly_s(job)} if job.rate_per_s else {}
+        return {
+            "ettr": self.ettr,
+            "goodput": self.goodput,
+            "time": asdict(self.time),
+            "speed": self.speed,
+            "step_time_s": metrics.step_time_s,
+            "slowed_step_time_s": self.slowed_step_s,
+            "gpus": self.run.gpus,
+            "components": dict(self.components),
+            "failures_per_day": {kind: rate * DAY_S for kind, rate in self.rates_per_s.items()},
+            "mtbf_s": job.mtbf_s if job.rate_per_s else None,
+            "checkpoint": asdict(self.saving),
+            "restart_s": job.restart_s,
+            "interval_s": self.interval_s,
+            "best": {**finite, "ettr": self._at(self.best_s).trained} if finite else None,
+            "days": days,
+            "failures": failures_per_s(job, self.waiting) * days * DAY_S,
+            "steps": kept_s / metrics.step_time_s,
+            "tokens": kept_s * metrics.tokens_per_s,
+            "reliability": asdict(self.reliability),
+            "scenario": self.run.scenario.as_dict(),
+        }
+
+
+def goodput(
+    scenario: str | Path | Scenario | Run,
+    mtbf: Mapping[str, str] | str,
+    *,
+    checkpoint: Mapping[str, Any] | None = None,
+    recovery: Mapping[str, Any] | None = None,
+    stragglers: Mapping[str, Any] | None = None,
+    days: int = 30,
+    long: bool = False,
+) -> Goodput:
+    """The effective time of a scenario, or of its run, with failures as often as `mtbf` says, of one GPU or by kind of component:
+    {"gpu": "50000 h", "switch": "35 in 54 d of 513"}.
+
+    `checkpoint` may have interval, kind, node and storage, `recovery` detection, restart, spares and repair, and
+    `stragglers` gpu, speed and lasts; durations and rates are texts with units, as in files.
+    """
+    parts = {"checkpoint": checkpoint, "recovery": recovery, "stragglers": stragglers}
+    given = {"mtbf": {"gpu": mtbf} if isinstance(mtbf, str) else dict(mtbf), "days": days}
+    return goodput_of(scenario, read({**given, **{name: dict(part) for name, part in parts.items() if part}}), long=long)
+
+
+def goodput_of(scenario: str | Path | Scenario | Run, given: Reliability, *, long: bool = False) -> Goodput:
+    """The goodput of a scenario, or of its run, with a reliability that was read."""
+    if isinstance(scenario, (str, Path)):
+        scenario = load_one(scenario)
+    must_be(scenario, (Scenario, Run), "scenario", "a scenario or a run", 'sim.goodput("llama3-70b-64xh100", "50000 h")')
+    run = scenario if isinstance(scenario, Run) else simulate_scenario(scenario, long=long)
+    slowed_s = run.metrics.step_time_s
+    if given.stragglers.gpu is not None:
+        slow = replace(run.scenario, perturb=(*run.scenario.perturb, Perturb(rank=0, speed=given.stragglers.speed)))
+        slowed_s = simulate_scenario(slow, long=long).metrics.step_time_s
+    found = Goodput(run, given, _components(run), _saving(run, given), slowed_s)
+    _check(found)
+    return found
+
+
+def _check(found: Goodput) -> None:
+    """Raises `UserError` for a job without failures and interval, or with checkpoints faster than the storage takes them."""
+    job, given_s = found.job, found.reliability.checkpoint.interval_s
+    if given_s is None and not job.rate_per_s:
+        raise UserError("without failures no checkpoint is the best", hint="give an interval, or a mean time between failures")
+    if given_s is not None and given_s + job.pause_s < job.write_s:
+        least = show_span(job.write_s - job.pause_s)
+        message = (
+            f"a checkpoint every {show_span(given_s)} begins before the last one is written, which takes {show_span(job.write_s)}"
+        )
+        raise UserError(message, hint=f"an interval of at least {least}, or faster storage")
+
+
+def _components(run: Run) -> dict[str, int]:
+    """Number of components of each kind of which a failure stops the job."""
+    cluster = run.scenario.cluster
+    nodes = -(-run.gpus // cluster.gpus_per_node)
+    switches = sum(part.count for part in cluster.wiring.vertices if part.kind not in WITHIN_NODES)
+    return {"gpu": run.gpus, "nic": nodes * cluster.nics_per_node, "switch": switches, "job": 1}
+
+
+def _saving(run: Run, given: Reliability) -> Saving:
+    """The checkpoint of a run. A copy to the host crosses the PCIe link of every GPU."""
+    scenario, cluster, checkpoint = run.scenario, run.scenario.cluster, given.checkpoint
+    layout, plan = layout_of(scenario), derived.placed(scenario)
+    experts = plan.ep * (plan.tp if plan.etp is None else plan.etp)
+    size_bytes = saved_bytes(run.program, terms_of(scenario, layout), plan.tp, experts, len(layout.placements))
+    nodes = -(-run.gpus // cluster.gpus_per_node)
+    total = checkpoint.storage_bytes_per_s or inf
+    write_s = size_bytes / min(total, nodes * checkpoint.node_bytes_per_s)
+    host = cluster.host
+    to_host = host.bytes_per_s if host and host.bytes_per_s else cluster.pcie.bytes_per_s
+    pause_s = size_bytes / run.gpus / to_host if checkpoint.kind == "async" else write_s
+    return Saving(size_bytes, write_s, pause_s)
+
+
+def written(options: Mapping[str, Any]) -> Reliability:
+    """A reliability from the options of the command line, as places with their values and the options that gave them."""
+    document = Document.of({})
+    for place, (value, mark) in options.items():
+        document = document.changed(tuple(place.split(".")), value, mark)
+    return read(document)

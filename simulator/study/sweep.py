@@ -1,0 +1,167 @@
+"""A sweep: every point of a grid of scenarios simulated, in this process or in several.
+
+A point that cannot run is a row like any other: with the reason, and with the memory that it lacks where it does not fit. Workers
+get the document of a scenario and return plain numbers.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config.document import Document
+from ..config.named_parts import Trust
+from ..config.scenario import from_document
+from ..errors import Infeasible, SimulatorError, UserError
+from ..simulation import choose_engine
+from ..simulation.estimated_effort import TooLong
+from ..simulation.run import Run
+from ..simulation.simulate import simulate_scenario
+from ..units import GIB
+from .grid import Grid, grid
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SIMULATED, OUT_OF_MEMORY, INFEASIBLE, TOO_LONG = "simulated", "out of memory", "infeasible", "too long"
+AHEAD = 4
+"""Points per worker that are handed out before the first of them is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a point. Without a simulation only the first three fields have values."""
+
+    status: str
+    """simulated, out of memory, infeasible, or too long: work that is done only when it is asked for."""
+    reason: str | None = None
+    over_gib: float | None = None
+    """Memory that the fullest GPU, or node, lacks."""
+    step_time_s: float | None = None
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    """The interval of the step time that nine in ten published runs lie in."""
+    tokens_per_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    mfu: float | None = None
+    bubble_fraction: float | None = None
+    peak_memory_bytes: int | None = None
+    gpus: int | None = None
+
+
+NUMBERS = {"int | None": "Int64", "float | None": "float64"}
+"""Types of columns in a table, of which whole numbers may be missing."""
+COLUMNS = tuple(one.name for one in fields(Outcome))
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How points are simulated: whether files may name code, whether long work is done, and in how many processes."""
+
+    trust: bool = False
+    long: bool = False
+    workers: int = 1
+
+
+def sweep(
+    scenario: str | Path | Mapping[str, Any],
+    over: Iterable[str] | Mapping[str, Sequence[Any]],
+    settings: Iterable[str] = (),
+    *,
+    trust: bool = False,
+    long: bool = False,
+    workers: int = 1,
+) -> pd.DataFrame:
+    """Simulates every combination of the values of some fields of a scenario: a row for each, with a column for each field.
+
+    The scenario is a name, a file or a mapping, and `over` has values by field: {"plan.tp": [1, 2, 4], "job.microbatch_size":
+    [1, 2]}. Rows that could not run have their reason, and `over_gib` where memory lacks. With more than one worker the points
+    are simulated by as many processes.
+    """
+    found = grid(scenario, over, settings, trust=trust)
+    return table(found, dict(outcomes(found, Effort(trust, long, workers))))
+
+
+def table(found: Grid, results: Mapping[int, Outcome]) -> pd.DataFrame:
+    """The rows of a grid with the outcomes of its points by number, in the order of the grid."""
+    import pandas as pd
+
+    rows = ({**found.fields(point), **asdict(results[number])} for number, point in enumerate(found.points()))
+    frame = pd.DataFrame(rows, columns=[*(axis.name for axis in found.axes), *COLUMNS])
+    numbers = {one.name: NUMBERS[str(one.type)] for one in fields(Outcome) if str(one.type) in NUMBERS}
+    return frame.astype(numbers)
+
+
+def outcomes(found: Grid, effort: Effort, known: Iterable[int] = ()) -> Iterator[tuple[int, Outcome]]:
+    """The outcomes of the points of a grid by number, as they come, without those that are known already."""
+    if not isinstance(effort.workers, int) or effort.workers < 1:
+        raise UserError(f"{effort.workers} workers cannot work", hint="at least 1")
+    left = set(range(len(found))).difference(known)
+    tasks = ((number, found.document(point)) for number, point in enumerate(found.points()) if number in left)
+    if min(effort.workers, len(left)) <= 1:
+        return ((number, outcome(document, effort)) for number, document in tasks)
+    return _pooled(tasks, effort, min(effort.workers, len(left)))
+
+
+def outcome(document: Document, effort: Effort) -> Outcome:
+    """Simulates a scenario, or says why it cannot run."""
+    try:
+        return _of_run(simulate_scenario(from_document(document, Trust(effort.trust)), long=effort.long))
+    except Infeasible as error:
+        over_gib = error.over_bytes / GIB
+        return Outcome(OUT_OF_MEMORY if over_gib else INFEASIBLE, _line(str(error)), over_gib or None)
+    except UserError as error:
+        reason = "; ".join(fault.message for fault in error.faults)
+        return Outcome(TOO_LONG if isinstance(error, TooLong) else INFEASIBLE, _line(reason))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _of_run(run: Run) -> Outcome:
+    metrics, (low, high) = run.metrics, run.step_time_interval_s
+    return Outcome(
+        SIMULATED,
+        step_time_s=metrics.step_time_s,
+        step_time_low_s=low,
+        step_time_high_s=high,
+        tokens_per_s=metrics.tokens_per_s,
+        tokens_per_s_per_gpu=metrics.tokens_per_s_per_gpu,
+        mfu=metrics.mfu,
+        bubble_fraction=metrics.bubble_fraction,
+        peak_memory_bytes=run.peak_memory_bytes,
+        gpus=run.gpus,
+    )
+
+
+def _pooled(tasks: Iterator[tuple[int, Document]], effort: Effort, workers: int) -> Iterator[tuple[int, Outcome]]:
+    """The outcomes of tasks from a pool of processes, a few of which are handed out ahead."""
+    with ProcessPoolExecutor(workers, initializer=_start) as pool:
+        waiting: dict[Future[Outcome], int] = {}
+        try:
+            while True:
+                for number, document in islice(tasks, AHEAD * workers - len(waiting)):
+                    waiting[pool.submit(outcome, document, effort)] = number
+                if not waiting:
+                    return
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    yield waiting.pop(future), future.result()
+        except BrokenProcessPool:
+            hint = "memory may have run out: try fewer --workers; with a table in SQLite --resume goes on where it was"
+            raise SimulatorError("a worker ended before it was done", hint=hint) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _start() -> None:
+    """Prepares a worker. Ctrl-C reaches it too, and the process that collects the outcomes ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    choose_engine.load()
