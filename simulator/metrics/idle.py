@@ -115,6 +115,19 @@ def exposed(observed: Observation) -> tuple[Pieces, Array]:
     return found, facts.axis[found.task]
 
 
+def waits(observed: Observation, axis: str | None = None) -> Pieces:
+    """The pieces of bubble; with an axis those of its imbalance, each with the kernel of the slower member as its task."""
+    facts = _facts(observed)
+    axis_of, optimizes = np.append(facts.axis, -1), np.append(facts.optimizing, False)
+    columns = [np.zeros((4, 0), dtype=np.int64)]
+    for of, via in _pieces(observed, facts):
+        if via is not None:
+            member = (via >= 0) & (of.task >= 0)
+            sought = ~member & ~optimizes[of.task] if axis is None else member & (via == (*observed.axes, DP).index(axis))
+            columns.append(np.stack([of.which, of.task, of.from_ns, of.until_ns])[:, sought & (axis_of[of.task] < 0)])
+    return Pieces(*np.concatenate(columns, axis=1))
+
+
 def _facts(observed: Observation) -> _TaskFacts:
     """Facts about each task. Later classes are written first, so that the first rank of a task determines its facts."""
     expansion, dp = observed.timeline.expansion, (*observed.axes, DP).index(DP)

@@ -17,9 +17,10 @@ from ..engine.task import FULL_SPEED, Array, Profile, TaskGraph
 from ..engine.timeline import Timeline
 from ..errors import UserError
 from ..kernels import Kernel
-from ..metrics import Window, observe, whole
+from ..metrics import Observation, Window, observe, whole
 from ..program.labels import Labels
 from ..program.program import HOST, Compute, Purpose
+from ..program.slot import KINDS
 from ..simulation import choose_engine
 from ..simulation.result import Result
 from ..simulation.steady_state import between_starts, first_starts_ns
@@ -57,10 +58,20 @@ class Counterfactual:
         gone = frozenset(removed)
         if not gone:
             return self.result.metrics.step_time_s
-        every = self.result.scenario.fidelity.collectives == "closed"
-        times, _, _ = choose_engine.run(with_fixed_durations(self._graph(gone), every=every))
-        timeline = Timeline(times, self.result.engine_timeline.expansion)
-        return observe(timeline, self.result.labels, window=self._window(timeline)).step_s
+        return self._observed(self._graph(gone)).step_s
+
+    def with_slots_scaled(self, factors: Array) -> Observation:
+        """The step if every kernel took so many times as long: factors for each class of ranks (rows) and kind of slot."""
+        expansion = self.result.engine_timeline.expansion
+        solo_ns = expansion.graph.solo_ns.copy()
+        for which, labels in enumerate(self.result.observation.labels):
+            own_ns = self._compute_ns(which, frozenset())
+            for kind, factor in zip(KINDS, factors[which].tolist(), strict=True):
+                own_ns[labels.phase[labels.is_compute] == kind] *= factor
+            tasks = expansion.tasks_of(which)[labels.is_compute]
+            solo_ns[tasks] = 0
+            np.add.at(solo_ns, tasks, np.rint(own_ns).astype(np.int64))
+        return self._observed(replace(expansion.graph, solo_ns=solo_ns))
 
     def kernels_s(self, removed: Iterable[Cause]) -> float:
         """Seconds of kernels in a step on a mean rank, without the given causes."""
@@ -70,6 +81,13 @@ class Counterfactual:
             total_ns.append(self._compute_ns(which, gone)[counted].sum())
         timeline, steps = self.result.engine_timeline, self.result.observation.window.steps
         return seconds(float(np.dot(total_ns, timeline.multiplicity)) / timeline.ranks / steps)
+
+    def _observed(self, graph: TaskGraph) -> Observation:
+        """The same training steps as the run measures, with the durations of another graph."""
+        every = self.result.scenario.fidelity.collectives == "closed"
+        times, _, _ = choose_engine.run(with_fixed_durations(graph, every=every))
+        timeline = Timeline(times, self.result.engine_timeline.expansion)
+        return observe(timeline, self.result.labels, window=self._window(timeline))
 
     def _window(self, timeline: Timeline) -> Window:
         """The same training steps as the run measures, on another timeline."""
