@@ -323,7 +323,7 @@ def _result_lines(run: Run) -> list[tuple[str, str]]:
     return [
         ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
         ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),
-        *time_lines(run),
+        *time_lines(m, run.sustained_clocks_s if run.scenario.fidelity.power == "sustained" else None),
     ]
 
 

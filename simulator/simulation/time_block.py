@@ -8,10 +8,7 @@ decimals, so that they can be compared at a glance.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .run import Run
+from .result import Metrics
 
 OF_AXES = {
     "tp": "tensor-parallel communication",
@@ -26,9 +23,12 @@ DIGITS = 5
 """Significant digits of the seconds of a whole step."""
 
 
-def time_lines(run: Run) -> list[tuple[str, str]]:
-    """A line for each cause that takes time, what of the compute is longer than it could be, and the largest loss."""
-    m, lines = run.metrics, []
+def time_lines(m: Metrics, clocks_s: float | None) -> list[tuple[str, str]]:
+    """A line for each cause that takes time, what of the compute is longer than it could be, and the largest loss.
+
+    `clocks_s` is what sustained clocks add to the compute, where they count.
+    """
+    lines: list[tuple[str, str]] = []
 
     def line(label: str, seconds: float, words: str) -> None:
         lines.append((label, f"{_share(seconds, m.step_time_s):>6}  {_in_seconds(seconds, m.step_time_s)}  {words}"))
@@ -43,7 +43,7 @@ def time_lines(run: Run) -> list[tuple[str, str]]:
             run.sustained_clocks_s,
             "of it: kernels take longer than in short bursts, at clocks that the board sustains",
         )
-    waits = _waits(run)
+    waits = _waits(m)
     for label, (seconds, words) in waits.items():
         line(label, seconds, words)
     loss = max(waits, key=lambda label: waits[label][0])
@@ -54,9 +54,8 @@ def time_lines(run: Run) -> list[tuple[str, str]]:
     return lines
 
 
-def _waits(run: Run) -> dict[str, tuple[float, str]]:
+def _waits(m: Metrics) -> dict[str, tuple[float, str]]:
     """Seconds without a kernel of the model, and what they go to, by label."""
-    m = run.metrics
     waits = {"pipeline bubble": (m.bubble_fraction * m.step_time_s, "ranks wait for other stages")}
     for axis, seconds in m.exposed_s.items():
         if seconds:
@@ -76,6 +75,7 @@ def _share(seconds: float, step_s: float) -> str:
 def _in_seconds(seconds: float, step_s: float) -> str:
     """Seconds with as many decimals as give the step its digits, aligned on the right."""
     decimals = max(0, DIGITS - 1 - math.floor(math.log10(step_s))) if step_s else 0
-    least = 10.0**-decimals
-    text = f"<{least:.{decimals}f}" if 0 < seconds < least / 2 else f"{seconds:,.{decimals}f}"
+    text = f"{seconds:,.{decimals}f}"
+    if seconds and float(text.replace(",", "")) == 0:
+        text = f"<{text[:-1]}1"
     return f"{text:>{DIGITS + 2}} s"
