@@ -65,9 +65,7 @@ def test_t4_11_a_uniform_pipeline_warms_up_and_drains_and_waits_for_nothing_else
 
 
 @pytest.mark.parametrize("slow", range(STAGES))
-def test_t4_12_a_slower_stage_changes_neither_warm_up_nor_drain_of_the_others_and_is_named(
-    layers_only: None, slow: int
-) -> None:
+def test_t4_12_a_slower_stage_changes_neither_warm_up_nor_drain_of_the_others_and_is_named(layers_only: None, slow: int) -> None:
     usual, found = pipeline(), pipeline(sim.Perturb(rank=slow, speed=1 / 1.2))
     others = [rank for rank in range(STAGES) if rank != slow]
     for part in (WARM_UP, DRAIN):
@@ -85,7 +83,9 @@ def test_t4_12_a_slower_stage_changes_neither_warm_up_nor_drain_of_the_others_an
 
 def test_t4_13_imbalance_of_a_group_names_its_slower_member() -> None:
     job = sim.Job(sequence_length=128, global_batch=16)
-    run = scenario(small_model(layers=2), small_cluster(1), sim.Plan(dp=4), job, perturb=[sim.Perturb(rank=2, speed=0.5)]).simulate()
+    run = scenario(
+        small_model(layers=2), small_cluster(1), sim.Plan(dp=4), job, perturb=[sim.Perturb(rank=2, speed=0.5)]
+    ).simulate()
     named = {(cause.name, cause.rank) for cause in idle_time(run).causes if cause.rank >= 0}
     assert named == {(imbalance("dp"), 2)}
 
