@@ -25,7 +25,7 @@ LAYERS = (
     ("simulation",),
     ("measurements",),
     ("study",),
-    ("advise", "calibrate", "validate"),
+    ("advise", "calibrate", "search", "validate"),
     ("figures", "report", "testing"),
     ("commands",),
     ("cli",),

@@ -1,0 +1,1 @@
+"""Lower bounds of steps, for a search of the best plan."""

@@ -1,0 +1,155 @@
+"""Blocks: the longest paths through the body of a step, from what it waits for to what it makes.
+
+A step enters its body at the first operation, at the first operation of each of its streams and at operations with a wait of
+their own; it leaves it at the last operation of each stream and at its results. The longest path from each entry to each exit is
+found once for a body; a walk over steps then adds and compares, without looking at operations again (`bound.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..binding.bind import Bound
+from ..engine.task import SPEED_BITS, Array
+from ..program.program import COMPUTE, END, LAST, Program, Step, Transfer, Wait
+
+UNREACHED = -(1 << 60)
+"""The length of a path that does not exist."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Block:
+    """The paths through a body in ns: exits (rows) by entries (columns). Entries are the begin of the step, its streams and its
+    waits; exits are its streams, its results, and the last of all ends."""
+
+    streams: tuple[str, ...]
+    paths: Array
+    compute_ns: int
+    """Sum of its own kernels."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Rows:
+    """The operations of one body on the ranks of a role: what each waits for, its streams, and its shortest duration."""
+
+    names: tuple[str, ...]
+    streams: tuple[tuple[str, ...], ...]
+    before: tuple[tuple[int, ...], ...]
+    lasts_ns: Sequence[int]
+    tail_ns: Sequence[int]
+    own: Sequence[bool]
+    """Whether an operation is a kernel of the rank itself."""
+    result: dict[str, int]
+    """The rows that END and LAST stand for."""
+
+    def row(self, name: str) -> int:
+        return self.result[name] if name in self.result else self.names.index(name)
+
+    def block(self, waits: Sequence[str], outputs: Sequence[str]) -> Block:
+        """The longest paths of a step with these waits of its own and these results."""
+        streams = tuple(dict.fromkeys(stream for of in self.streams for stream in of))
+        first, last = dict[str, int](), dict[str, int]()
+        for row, of in enumerate(self.streams):
+            for stream in of:
+                first.setdefault(stream, row)
+                last[stream] = row
+        if not self.names:
+            return Block((), np.zeros((len(outputs) + 1, 1 + len(waits)), dtype=np.int64), 0)
+        entries = [0, *(first[stream] for stream in streams), *map(self.row, waits)]
+        made = list(map(self.row, outputs))
+        paths = []
+        for entry in entries:
+            ends_ns = self._ends_ns(entry)
+            arrives_ns = [end + tail for end, tail in zip(ends_ns, self.tail_ns, strict=True)]
+            paths.append([*(ends_ns[last[s]] for s in streams), *(arrives_ns[row] for row in made), max(arrives_ns)])
+        compute_ns = sum(ns for ns, own in zip(self.lasts_ns, self.own, strict=True) if own)
+        return Block(streams, np.array(paths, dtype=np.int64).T, compute_ns)
+
+    def _ends_ns(self, entry: int) -> list[int]:
+        """The earliest end of every row if the entry starts at zero and nothing else delays it."""
+        ends_ns = [UNREACHED] * len(self.names)
+        for row in range(entry, len(self.names)):
+            starts_ns = max((ends_ns[before] for before in self.before[row]), default=UNREACHED)
+            starts_ns = 0 if row == entry else starts_ns
+            if starts_ns > UNREACHED // 2:
+                ends_ns[row] = starts_ns + self.lasts_ns[row]
+        return ends_ns
+
+
+def rows_of(program: Program, bound: Bound, role: int, speed: int, *, moves: bool) -> dict[str, Rows]:
+    """The rows of every body of a role, of a program in which each body stands once and which was bound without launches.
+
+    Kernels take what they take at `speed`, the greatest that a rank ever has, and collectives their uncontended time, in the
+    group in which it is shortest; without `moves` collectives take no time.
+    """
+    skeleton = bound.skeleton
+    template, labels = skeleton.templates[role], bound.labels[role]
+    lasts_ns = -(-(template.shortest_ns << SPEED_BITS) // speed)
+    tail_ns = np.zeros_like(lasts_ns)
+    gangs = np.flatnonzero(template.slot >= 0)
+    ranks = np.flatnonzero(skeleton.program == role)
+    kinds_of = {slot: np.unique(skeleton.kind[skeleton.slots[slot, ranks]]) for slot in np.unique(template.slot[gangs]).tolist()}
+    closed_ns = _closed_ns(bound)
+    for row in gangs.tolist() if moves else ():
+        kinds, charge = kinds_of[int(template.slot[row])], int(template.charge[row])
+        lasts_ns[row] = closed_ns[kinds, charge].min()
+        tail_ns[row] = skeleton.tariff.tail_ns[kinds, charge].min()
+    found = {}
+    for number, step in enumerate(program.orders[role]):
+        rows = np.flatnonzero(labels.step == number)
+        begin = int(rows[0]) if len(rows) else 0
+        ops = program.bodies[step.body].ops
+        before: list[list[int]] = [[] for _ in ops]
+        for row in range(len(ops)):
+            before[row] += [int(one) - begin for one in template.preds.row(begin + row).tolist()]
+        found[step.body] = Rows(
+            tuple(op.name for op in ops),
+            tuple(op.streams for op in ops),
+            tuple(map(tuple, _with_streams(before, [op.streams for op in ops]))),
+            lasts_ns[begin : begin + len(ops)].tolist(),
+            tail_ns[begin : begin + len(ops)].tolist(),
+            (template.slot[begin : begin + len(ops)] < 0).tolist(),
+            _results(program, step),
+        )
+    return found
+
+
+def _with_streams(before: list[list[int]], streams: Sequence[Sequence[str]]) -> list[list[int]]:
+    """What each row waits for, with the row before it on each of its streams."""
+    last: dict[str, int] = {}
+    for row, of in enumerate(streams):
+        before[row] += [last[stream] for stream in of if stream in last]
+        last |= dict.fromkeys(of, row)
+    return [sorted(set(of)) for of in before]
+
+
+def _results(program: Program, step: Step) -> dict[str, int]:
+    """The rows that END and LAST stand for in a body (`binding/templates.py`)."""
+    ops = program.bodies[step.body].ops
+    chain = [row for row, op in enumerate(ops) if not op.detached]
+    compute = [row for row, op in enumerate(ops) if COMPUTE in op.streams]
+    end = chain[-1] if chain else len(ops) - 1
+    return {END: end, LAST: compute[-1] if compute else end}
+
+
+def _closed_ns(bound: Bound) -> Array:
+    """The uncontended time of every charge on every kind of communicator, without its tail: at the greatest rate it ever has."""
+    tariff, profiles = bound.skeleton.tariff, bound.skeleton.profiles
+    cap = tariff.cap.copy()
+    for index in np.unique(tariff.cap_profile[tariff.cap_profile >= 0]).tolist():
+        cap[tariff.cap_profile == index] = max(profiles[index].value)
+    moved: Array = tariff.latency_ns + -(-tariff.work // np.maximum(cap, 1))
+    return moved
+
+
+def is_transfer(program: Program, step: Step) -> bool:
+    ops = program.bodies[step.body].ops
+    return len(ops) == 1 and isinstance(ops[0], Transfer)
+
+
+def is_wait(program: Program, step: Step) -> bool:
+    ops = program.bodies[step.body].ops
+    return len(ops) == 1 and isinstance(ops[0], Wait)
