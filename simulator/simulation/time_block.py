@@ -8,6 +8,7 @@ decimals, so that they can be compared at a glance.
 from __future__ import annotations
 
 import math
+
 from .result import Metrics
 
 OF_AXES = {
@@ -37,10 +38,10 @@ def time_lines(m: Metrics, clocks_s: float | None) -> list[tuple[str, str]]:
     line("compute", m.busy_s, "kernels run")
     if m.slowed_s:
         line("- slow-down", m.slowed_s, "of it: kernels are slowed by communication beside them")
-    if run.scenario.fidelity.power == "sustained":
+    if clocks_s is not None:
         line(
             "- clocks",
-            run.sustained_clocks_s,
+            clocks_s,
             "of it: kernels take longer than in short bursts, at clocks that the board sustains",
         )
     waits = _waits(m)
