@@ -114,7 +114,7 @@ def _list_costs(run: Run, title: str) -> None:
          c.provenance + "*" * _beyond(c), f"{c.sigma:.0%}"]
         for c in costs
     ]  # fmt: skip
-    names = "op, shape, pp, calls, us each, us per rank, model, provenance, error"
+    names = "op, shape, pp, calls, us each, us per rank, model, provenance, std error"
     print_table(names.split(", "), rows, right=(3, 4, 5, 6, 8), title=title, wrapped=1)
     if any(map(_beyond, costs)):
         say("* extrapolated: beyond the shapes that were measured")

@@ -34,22 +34,16 @@ def time_lines(m: Metrics, clocks_s: float | None) -> list[tuple[str, str]]:
     def line(label: str, seconds: float, words: str) -> None:
         lines.append((label, f"{_share(seconds, m.step_time_s):>6}  {_in_seconds(seconds, m.step_time_s)}  {words}"))
 
-    line("step", m.step_time_s, "of which, as means over ranks:")
-    line("compute", m.busy_s, "kernels run")
+    line("compute", m.busy_s, "of the step, mean over ranks: kernels run")
     if m.slowed_s:
         line("- slow-down", m.slowed_s, "of it: kernels are slowed by communication beside them")
     if clocks_s is not None:
-        line(
-            "- clocks",
-            clocks_s,
-            "of it: kernels take longer than in short bursts, at clocks that the board sustains",
-        )
+        line("- clocks", clocks_s, "of it: kernels take longer than in short bursts, at clocks that the board sustains")
     waits = _waits(m)
     for label, (seconds, words) in waits.items():
         line(label, seconds, words)
-    loss = max(waits, key=lambda label: waits[label][0])
-    seconds, words = waits[loss]
-    if seconds:
+    if waits:
+        seconds, words = max(waits.values())
         share = _share(seconds, m.step_time_s)
         lines.append(("largest loss", f"{words}, {share} of the step (why: `trainsim explain`)"))
     return lines
@@ -59,14 +53,12 @@ def _waits(m: Metrics) -> dict[str, tuple[float, str]]:
     """Seconds without a kernel of the model, and what they go to, by label."""
     waits = {"pipeline bubble": (m.bubble_fraction * m.step_time_s, "ranks wait for other stages")}
     for axis, seconds in m.exposed_s.items():
-        if seconds:
-            waits[f"exposed {axis}"] = seconds, f"compute waits for {OF_AXES.get(axis, f'communication of {axis}')}"
+        waits[f"exposed {axis}"] = seconds, f"compute waits for {OF_AXES.get(axis, f'communication of {axis}')}"
     for axis, seconds in m.imbalance_s.items():
-        if seconds:
-            waits[f"imbalance {axis}"] = seconds, f"ranks wait for slower members of their {axis} group"
-    if m.launch_s:
-        waits["launch overhead"] = m.launch_s, "GPUs wait for the host to launch kernels"
-    return {**waits, "optimizer": (m.optimizer_s, "parameters are updated")}
+        waits[f"imbalance {axis}"] = seconds, f"ranks wait for slower members of their {axis} group"
+    waits["launch overhead"] = m.launch_s, "GPUs wait for the host to launch kernels"
+    waits["optimizer"] = m.optimizer_s, "parameters are updated"
+    return {label: (seconds, words) for label, (seconds, words) in waits.items() if seconds}
 
 
 def _share(seconds: float, step_s: float) -> str:
