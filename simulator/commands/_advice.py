@@ -7,13 +7,10 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from ..units import show_bytes, show_s
-from ._show import print_pairs, print_table
+from ._show import COLUMNS, print_pairs, print_table
 
 if TYPE_CHECKING:
     from ..advise.remedies import Remedy
-
-COLUMNS = 120
-"""Width of text that is wrapped."""
 
 
 def print_steps(pairs: Iterable[tuple[str, str]]) -> None:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._show import json_option, long_option, print_json, print_notes, print_table, progress, say, scenario_argument
+from ._show import COLUMNS, json_option, long_option, print_json, print_notes, print_table, progress, say, scenario_argument
 
 if TYPE_CHECKING:
     from ..advise.explanation import Explanation
 
-COLUMNS = 120
 MOST_STAGES = 5
 """Most stages of the path that are listed."""
 

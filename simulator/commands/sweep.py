@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -59,11 +58,11 @@ def command(
     has one row for each scenario, whose hash covers the program too, and --resume goes on where a sweep was stopped.
     """
     from ..study.grid import grid
-    from ..study.sweep import Effort, table
+    from ..study.sweep import Effort, cores, table
 
     _check(output, plot, len(over), resume=options["resume"])
     found = grid(scenario, over, settings, trust=trust)
-    effort = Effort(trust, options["long"], options["workers"] or _cores())
+    effort = Effort(trust, options["long"], options["workers"] or cores())
     with progress(f"simulating {len(found):,} scenarios"):
         frame = table(found, _results(found, effort, output, resume=options["resume"]))
     fields = [axis.name for axis in found.axes]
@@ -75,11 +74,6 @@ def command(
     _print(frame, fields)
     for file in filter(None, (output, plot)):
         say(f"written  {file}")
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check(output: str | None, plot: str | None, fields: int, *, resume: bool) -> None:

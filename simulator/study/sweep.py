@@ -6,6 +6,7 @@ get the document of a scenario and return plain numbers.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -107,6 +108,11 @@ def outcomes(found: Grid, effort: Effort, known: Iterable[int] = ()) -> Iterator
     if min(effort.workers, len(left)) <= 1:
         return ((number, outcome(document, effort)) for number, document in tasks)
     return _pooled(tasks, effort, min(effort.workers, len(left)))
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def outcome(document: Document, effort: Effort) -> Outcome:

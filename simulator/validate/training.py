@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from ..memory.account import RankMemory
 from ..simulation import choose_engine, estimated_effort
 from ..simulation.memory_check import memory_of
 from ..simulation.simulate import layout_of, simulate_scenario
+from ..study.sweep import cores
 from ..units import GB, GIB, TFLOP
 from .report import TIER_C, Predicted
 
@@ -117,8 +117,7 @@ def _simulated(texts: Sequence[str]) -> Iterator[tuple[str, Outcome | str]]:
         yield from ((text, _run(text)) for text in texts)
         return
     choose_engine.load()  # processes that are forked have it then; others load it
-    processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    with ProcessPoolExecutor(processes, initializer=choose_engine.load) as pool:
+    with ProcessPoolExecutor(cores(), initializer=choose_engine.load) as pool:
         runs = {pool.submit(_run, text): text for text in texts}
         try:
             yield from ((runs[run], run.result()) for run in as_completed(runs))
