@@ -91,7 +91,7 @@ def _heat_map(frame: pd.DataFrame, fields: list[str]) -> Figure:
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     if (frame.status != SIMULATED).any():
-        axes.set_title('step time in seconds; hatched: cannot run, "+" says how much memory is missing', fontsize=8, loc="left")
+        axes.set_title("step time in seconds\nhatched: cannot run; +: missing memory", fontsize=8, loc="left")
     bar = figure.colorbar(ScalarMappable(scale, colormaps[MAP]), ax=axes, pad=0.02)
     bar.set_label("step time (s)")
     return figure
