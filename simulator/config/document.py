@@ -245,11 +245,15 @@ def _measure(text: str, name: str) -> None:
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MOST_DEPTH:
-            raise _too_much(f"nested more than {MOST_DEPTH} deep", _mark(name, event.start_mark))
+            raise _too_deep(str(_mark(name, event.start_mark)))
 
 
-def _too_much(message: str, mark: Mark) -> UserError:
-    return UserError(message, where=str(mark), hint="a scenario is a few dozen lines: see workloads/scenarios")
+def _too_deep(where: str) -> UserError:
+    return _too_much(f"nested more than {MOST_DEPTH} deep", where)
+
+
+def _too_much(message: str, where: str) -> UserError:
+    return UserError(message, where=where, hint="a scenario is a few dozen lines: see workloads/scenarios")
 
 
 def _mark(name: str, start: Any) -> Mark:
@@ -264,6 +268,8 @@ def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> UserError:
     line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return UserError("not YAML: a tab in the indentation", where=where, hint="indent with spaces")
+    if "nesting depth" in problem:  # libyaml since 0.2.6 refuses a thousand levels before it gives the first event
+        return _too_deep(where)
     if "another document" in problem:
         return UserError("a second document starts here", where=where, hint="one scenario to a file, without ---")
     return UserError(f"not YAML: {problem}", where=where, hint="check quotes, colons and indentation there")
@@ -294,9 +300,9 @@ class _Builder:
         mark = self.marks[place] = _mark(self.name, node.start_mark)
         self.values += 1
         if self.values > MOST_VALUES:
-            raise _too_much(f"more than {MOST_VALUES:,} values, counting each alias in full", mark)
+            raise _too_much(f"more than {MOST_VALUES:,} values, counting each alias in full", str(mark))
         if len(place) > MOST_DEPTH:
-            raise _too_much("an alias of what it stands in", mark)
+            raise _too_much("an alias of what it stands in", str(mark))
         tag = node.tag.replace("tag:yaml.org,2002:", "!!")
         if tag not in _HARMLESS:
             self._fault(f"the tag {shown(tag)} is not allowed", mark, "write plain values: nothing here is run")
