@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .plan.plan import Plan as Plan
     from .plan.plan import Recompute as Recompute
     from .plan.plan import Sharding as Sharding
+    from .search.search import search as search
     from .simulation.run import Run as Run
     from .simulation.runnable import load as load
     from .simulation.runnable import scenario as scenario
@@ -94,6 +95,7 @@ _WHERE = {
     "network": "study.step_views",
     "scenario": "simulation.runnable",
     "schedule": "study.schedule_verbs",
+    "search": "search.search",
     "simulate": "simulation.simulate",
     "sweep": "study.sweep",
     "topology": "study.cluster_facts",

@@ -17,7 +17,7 @@ from ..config.scenario import Scenario
 from ..errors import UserError
 from ..memory.account import RankMemory
 from ..plan.plan import Plan
-from ..simulation.memory_check import memory_of
+from ..simulation.memory_check import least_state_bytes, memory_of
 from ..simulation.simulate import layout_of, simulate_scenario
 from ..units import show_bytes, show_s
 
@@ -127,22 +127,6 @@ def with_any_batch(scenario: Scenario) -> Scenario:
     """A scenario with a global batch that divides among its replicas: one microbatch each."""
     batch = derived.data_parallel_degree(scenario) * scenario.job.microbatch_size
     return replace(scenario, job=replace(scenario.job, global_batch=batch))
-
-
-def least_state_bytes(scenario: Scenario) -> float:
-    """Bytes of parameters, gradients and optimizer state on a mean GPU, which no account of the fullest is below."""
-    plan, model, replicas = scenario.plan, scenario.model, derived.replicas(scenario)
-    of_experts = sum(times * op.parameters for times, op in model.operators if op.expert)
-    shared = (model.parameters - of_experts) / (plan.tp * plan.pp)
-    own = of_experts / (plan.ep * plan.tensor_parallel_of_experts * plan.pp)
-    shards, of_own = plan.full_sharding.shards(replicas), plan.full_sharding.shards(plan.copies_of_experts(replicas))
-    element_bytes, learns = scenario.job.element_bytes, not scenario.job.learns_in_part
-    gradient_bytes = scenario.framework.gradient_bytes(scenario.job) * learns
-    moment_bytes = scenario.job.full_optimizer.moments_of(matrix=True).size_bytes * learns
-    return sum(
-        parameters * (element_bytes / each.parameters + gradient_bytes / each.gradients + moment_bytes / each.optimizer)
-        for parameters, each in ((shared, shards), (own, of_own))
-    )
 
 
 def candidate_that_fits(scenario: Scenario) -> Candidate | None:

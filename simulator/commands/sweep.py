@@ -58,7 +58,8 @@ def command(
     has one row for each scenario, whose hash covers the program too, and --resume goes on where a sweep was stopped.
     """
     from ..study.grid import grid
-    from ..study.sweep import Effort, cores, table
+    from ..study.pool import cores
+    from ..study.sweep import Effort, table
 
     _check(output, plot, len(over), resume=options["resume"])
     found = grid(scenario, over, settings, trust=trust)

@@ -74,6 +74,22 @@ def _check_host(scenario: Scenario, needed_bytes: int, *, allow_oom: bool) -> No
         )
 
 
+def least_state_bytes(scenario: Scenario) -> float:
+    """Bytes of parameters, gradients and optimizer state on a mean GPU, which no account of the fullest is below."""
+    plan, model, replicas = scenario.plan, scenario.model, derived.replicas(scenario)
+    of_experts = sum(times * op.parameters for times, op in model.operators if op.expert)
+    shared = (model.parameters - of_experts) / (plan.tp * plan.pp)
+    own = of_experts / (plan.ep * plan.tensor_parallel_of_experts * plan.pp)
+    shards, of_own = plan.full_sharding.shards(replicas), plan.full_sharding.shards(plan.copies_of_experts(replicas))
+    element_bytes, learns = scenario.job.element_bytes, not scenario.job.learns_in_part
+    gradient_bytes = scenario.framework.gradient_bytes(scenario.job) * learns
+    moment_bytes = scenario.job.full_optimizer.moments_of(matrix=True).size_bytes * learns
+    return sum(
+        parameters * (element_bytes / each.parameters + gradient_bytes / each.gradients + moment_bytes / each.optimizer)
+        for parameters, each in ((shared, shards), (own, of_own))
+    )
+
+
 def terms_of(scenario: Scenario, layout: Layout) -> Terms:
     """The inputs of the memory account of a scenario besides its program."""
     plan, copies = scenario.plan, len(layout.placements)

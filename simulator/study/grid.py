@@ -81,7 +81,7 @@ def grid(
 ) -> Grid:
     """The grid of a scenario and of fields such as "plan.tp=1,2,4". Raises `UserError` with every fault of fields and values."""
     base = document_with(scenario, settings) if isinstance(scenario, Mapping) else document_of(scenario, settings)
-    axes, faults = _axes(over)
+    axes, faults = axes_of(over)
     found = Grid(base, axes)
     faults += _faults_of_values(found, Trust(trust))
     if faults:
@@ -100,7 +100,7 @@ def _is_scalar(value: Any) -> bool:
     return value is None or isinstance(value, (str, int, float, bool))
 
 
-def _axes(over: Iterable[str] | Mapping[str, Sequence[Any]]) -> tuple[tuple[Axis, ...], list[Fault]]:
+def axes_of(over: Iterable[str] | Mapping[str, Sequence[Any]]) -> tuple[tuple[Axis, ...], list[Fault]]:
     """The axes that are written as they should be, and the faults of the others."""
     if isinstance(over, (str, bytes)) or not isinstance(over, Iterable):
         hint = 'over={"plan.tp": [1, 2, 4, 8]} or over=["plan.tp=1,2,4,8"]'

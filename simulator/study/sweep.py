@@ -6,26 +6,21 @@ get the document of a scenario and return plain numbers.
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, fields
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.document import Document
 from ..config.named_parts import Trust
 from ..config.scenario import from_document
-from ..errors import Infeasible, SimulatorError, UserError
-from ..simulation import choose_engine
+from ..errors import Infeasible, UserError
 from ..simulation.estimated_effort import TooLong
 from ..simulation.run import Run
 from ..simulation.simulate import simulate_scenario
 from ..units import GIB
 from .grid import Grid, grid
+from .pool import answers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +28,7 @@ if TYPE_CHECKING:
 SIMULATED, OUT_OF_MEMORY, INFEASIBLE, TOO_LONG = "simulated", "out of memory", "infeasible", "too long"
 AHEAD = 4
 """Points per worker that are handed out before the first of them is done."""
+HINT = "memory may have run out: try fewer --workers; with a table in SQLite --resume goes on where it was"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +100,10 @@ def outcomes(found: Grid, effort: Effort, known: Iterable[int] = ()) -> Iterator
     if not isinstance(effort.workers, int) or effort.workers < 1:
         raise UserError(f"{effort.workers} workers cannot work", hint="at least 1")
     left = set(range(len(found))).difference(known)
-    tasks = ((number, found.document(point)) for number, point in enumerate(found.points()) if number in left)
-    if min(effort.workers, len(left)) <= 1:
-        return ((number, outcome(document, effort)) for number, document in tasks)
-    return _pooled(tasks, effort, min(effort.workers, len(left)))
-
-
-def cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    points = ((number, found.document(point)) for number, point in enumerate(found.points()) if number in left)
+    tasks = ((number, (outcome, (document, effort))) for number, document in points)
+    workers = min(effort.workers, len(left))
+    return answers(tasks, workers, AHEAD * workers, HINT)
 
 
 def outcome(document: Document, effort: Effort) -> Outcome:
@@ -145,29 +136,3 @@ def _of_run(run: Run) -> Outcome:
         peak_memory_bytes=run.peak_memory_bytes,
         gpus=run.gpus,
     )
-
-
-def _pooled(tasks: Iterator[tuple[int, Document]], effort: Effort, workers: int) -> Iterator[tuple[int, Outcome]]:
-    """The outcomes of tasks from a pool of processes, a few of which are handed out ahead."""
-    with ProcessPoolExecutor(workers, initializer=_start) as pool:
-        waiting: dict[Future[Outcome], int] = {}
-        try:
-            while True:
-                for number, document in islice(tasks, AHEAD * workers - len(waiting)):
-                    waiting[pool.submit(outcome, document, effort)] = number
-                if not waiting:
-                    return
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    yield waiting.pop(future), future.result()
-        except BrokenProcessPool:
-            hint = "memory may have run out: try fewer --workers; with a table in SQLite --resume goes on where it was"
-            raise SimulatorError("a worker ended before it was done", hint=hint) from None
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _start() -> None:
-    """Prepares a worker. Ctrl-C reaches it too, and the process that collects the outcomes ends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    choose_engine.load()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.advise.candidates import Proposal, candidate, fastest, least_state_bytes, with_plan
+from simulator.advise.candidates import Proposal, candidate, fastest, with_plan
 from simulator.advise.training_advice import KEPT, PLAIN, cluster_on, usual_global_batch
 from simulator.advise.training_steps import (
     Think,
@@ -27,6 +27,7 @@ from simulator.advise.training_steps import (
 from simulator.config import load
 from simulator.config.scenario import Scenario
 from simulator.errors import OutsideDomain
+from simulator.simulation.memory_check import least_state_bytes
 
 WIDE = {"hidden": 16384, "heads": 128, "kv_heads": 8, "ffn_hidden": 53248, "vocab": 32000, "gated_mlp": True}
 """Layers of three billion parameters, so that few of them make a large model."""

@@ -93,6 +93,8 @@ def ways(scenario: Path, flows: Path, out: Path) -> dict[str, list[object]]:
     table, log = out.parent / "measured.csv", out.parent / "nccl.txt"
     table.write_text(TABLE, encoding="utf-8")
     log.write_text(LOG, encoding="utf-8")
+    space = out.parent / "space.yaml"
+    space.write_text("tp: [1, 2]\n", encoding="utf-8")
     return {
         "advise": ["advise", "llama3-8b", "--inference", "--cluster", "dgx-h100", "--gpus", 8],
         "calibrate": ["calibrate", "links", log],
@@ -108,6 +110,7 @@ def ways(scenario: Path, flows: Path, out: Path) -> dict[str, list[object]]:
         "network": ["network", scenario],
         "run": ["run", scenario],
         "schedule": ["schedule", "1f1b", "--ranks", 4, "--microbatches", 8],
+        "search": ["search", scenario, "--space", space, "--workers", 1],
         "sweep": ["sweep", scenario, "--over", "plan.tp=1,2", "--workers", 1],
         "topology": ["topology", "dgx-h100", "--nodes", 2],
         "validate": ["validate", "--kind", "collectives", table],

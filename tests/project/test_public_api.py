@@ -42,6 +42,7 @@ PUBLIC = (
     "network",
     "scenario",
     "schedule",
+    "search",
     "simulate",
     "sweep",
     "topology",

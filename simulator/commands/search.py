@@ -1,0 +1,206 @@
+"""`trainsim search`: the best plans of a scenario, by looking at all that could be best."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import Infeasible, UserError
+from ._show import (
+    Count,
+    Positive,
+    checked_path,
+    json_option,
+    long_option,
+    print_json,
+    print_pairs,
+    print_table,
+    say,
+    scenario_argument,
+)
+
+if TYPE_CHECKING:
+    from ..search.best_first import Looked
+    from ..search.search import Found
+
+MOST_WORKERS, MOST_TOP = 256, 1000
+MOST_TOKENS = 1e18
+MOST_PRICE = 1e6
+SPACE_HELP = "Values that each part of a plan may have, as YAML.  [default: as --show-space prints it]"
+OVER_HELP = "A further field and its values, such as plan.overlap.tp=true,false. May be repeated."
+TOKENS_HELP = "Say how long the best plans take for so many tokens."
+YAML = (".yaml", ".yml")
+
+
+@click.command("search", short_help="Find the best plans by simulating all that could be best.")
+@scenario_argument
+@click.option("--objective", default="step_time", metavar="NAME", help="step_time, cost, energy or memory.  [default: step_time]")
+@click.option("--top", type=Count(1, MOST_TOP), default=5, help="Number of plans to find.  [default: 5]")
+@click.option("--space", metavar="FILE", help=SPACE_HELP)
+@click.option("--over", "over", multiple=True, metavar="FIELD=VALUE,VALUE,...", help=OVER_HELP)
+@click.option("--gpus", metavar="N,N,...", help="Numbers of GPUs to search.  [default: those of the cluster]")
+@click.option("--tokens", type=Positive(MOST_TOKENS), help=TOKENS_HELP)
+@click.option("--price", type=Positive(MOST_PRICE), help="Price of a GPU-hour, for the cost of the tokens.")
+@click.option("--write", metavar="FILE", callback=checked_path(YAML), help="Write the best plan as a scenario.")
+@click.option("--workers", type=Count(1, MOST_WORKERS), help="Number of processes.  [default: one per core]")
+@click.option("--show-space", is_flag=True, help="Print the space and how many plans it has, and search nothing.")
+@long_option
+@json_option
+def command(
+    scenario: str, settings: tuple[str, ...], trust: bool, objective: str, top: int, space: str | None,
+    over: tuple[str, ...], gpus: str | None, write: str | None, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Find the best plans of SCENARIO among all plans of a space.
+
+    Memory is counted first. A plan whose step takes longer by a proven bound than the plans that are wanted is not simulated, so
+    that nothing that is skipped is better. The winner is simulated again by the reference engine. Ctrl-C keeps what is known.
+
+    With the objective cost a plan costs its GPU-hours, by which several numbers of GPUs compete fairly. By memory nothing is
+    skipped but what needs more than the plans that are wanted.
+    """
+    from ..search.search import aim_of, base_of, found_of
+    from ..study.pool import cores
+
+    aim = aim_of(objective, top)
+    if options["price"] and not options["tokens"]:
+        raise UserError("--price is about a run of so many tokens", hint="--tokens 15e12")
+    base = base_of(scenario, settings, trust=trust)
+    if options["show_space"]:
+        _show_space(space)
+        return
+    tell = _told if sys.stderr.isatty() else lambda text: None
+    workers = options["workers"] or cores()
+    found = found_of(base, aim, space, over, _numbers(gpus), workers=workers, long=options["long"], tell=tell)
+    if not found.best:
+        raise Infeasible(f"no plan can run: {_counted(found)}", hint=_first_reason(found))
+    if write:
+        _write(found, write)
+    if as_json:
+        print_json(_record(found, options))
+    else:
+        _print(found, options)
+        print_pairs([("written", write)]) if write else None
+    if not found.complete:
+        raise click.exceptions.Exit(130)
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    """Numbers of GPUs, from a text such as `64,128`."""
+    parts = [part.strip() for part in text.split(",")] if text is not None else []
+    if wrong := [part for part in parts if not part.isascii() or not part.isdecimal()]:
+        raise UserError(f"--gpus: {wrong[0]!r} is no number of GPUs", hint="write it like --gpus 64,128")
+    return tuple(map(int, parts))
+
+
+def _told(text: str) -> None:
+    """Shows how far a search is, on one line of the terminal."""
+    say(f"\r{text[:100]:100}", err=True, nl=False)
+
+
+def _show_space(space: str | None) -> None:
+    from ..search.space import choices, space_of
+
+    found = space_of(space)
+    for name, values in asdict(found).items():
+        say(f"{name}: [{', '.join(map(str, values))}]")
+    say(f"# {sum(1 for _ in choices(found, ())):,} plans, before the checks of a scenario")
+
+
+def _write(found: Found, file: str) -> None:
+    """Writes the best plan as a scenario that `trainsim run` takes."""
+    import yaml
+
+    from ..files import atomic
+
+    with atomic(file) as temporary:
+        temporary.write_text(yaml.safe_dump(found.document(found.best[0]).data, sort_keys=False), encoding="utf-8")
+
+
+def _counted(found: Found) -> str:
+    """How many plans there are of each kind."""
+    return f"{len(found.search.plans):,} plans: {', '.join(f'{number:,} {status}' for status, number in found.counts.items())}"
+
+
+def _first_reason(found: Found) -> str:
+    """Why most plans are infeasible."""
+    return next((example for _, example in found.reasons.values()), "more GPUs, or more recomputation or sharding in --space")
+
+
+def _record(found: Found, options: dict[str, Any]) -> dict[str, Any]:
+    """What `--json` prints."""
+    counts = found.counts
+    bounded = sum(number for status, number in counts.items() if status.startswith("slower"))
+    reasons = {field: {"plans": number, "example": example} for field, (number, example) in found.reasons.items()}
+    return {
+        "plans": len(found.search.plans),
+        "simulated": counts.get("simulated", 0),
+        "bounded": bounded,
+        "infeasible": counts.get("infeasible", 0) + counts.get("out of memory", 0),
+        "counts": counts,
+        "reasons": reasons,
+        "wall_s": found.wall_s,
+        "complete": found.complete,
+        "winner": found.confirmed,
+        "objective": found.search.aim.objective,
+        "best": [_best(found, plan, options) for plan in found.best],
+    }
+
+
+def _best(found: Found, plan: Looked, options: dict[str, Any]) -> dict[str, Any]:
+    """A plan as JSON."""
+    measured, step_time_s, value = plan.simulated()
+    row, document = found.row(plan), found.document(plan)
+    days, cost = _run(found, plan, options)
+    return {
+        "plan": document.at(("plan",)),
+        "text": plan.text,
+        "microbatch_size": plan.choice.microbatch,
+        "gpus": row["gpus"],
+        "step_time_s": step_time_s,
+        "peak_memory_bytes": measured.memory_bytes,
+        "mfu": row["mfu"],
+        "value": value,
+        "largest_loss": row["largest_loss"],
+        **({"days": days, "cost" if options["price"] else "gpu_hours": cost} if days is not None else {}),
+    }
+
+
+def _run(found: Found, plan: Looked, options: dict[str, Any]) -> tuple[float | None, float]:
+    """Days that a plan takes for the tokens, and what it costs, which without a price is GPU-hours."""
+    from ..units import DAY_S, HOUR_S
+
+    if not options["tokens"] or not plan.measured or not plan.measured.step_time_s:
+        return None, 0.0
+    run_s = options["tokens"] / _tokens_per_step(found, plan) * plan.measured.step_time_s
+    return run_s / DAY_S, run_s / HOUR_S * plan.weighed.gpus * (options["price"] or 1.0)
+
+
+def _tokens_per_step(found: Found, plan: Looked) -> int:
+    from ..search.weigh import scenario_of
+
+    return scenario_of(found.search.base, plan.choice).job.tokens
+
+
+def _print(found: Found, options: dict[str, Any]) -> None:
+    """The best plans, what the others are lost to, and how many plans there are of each kind."""
+    from ..units import GIB, show_s
+
+    header = ["plan", "GPUs", "step time", "MFU", "memory", "behind", "largest loss"]
+    tokens = ["days", "cost" if options["price"] else "GPU-hours"] if options["tokens"] else []
+    rows, first = [], found.best[0].value
+    for plan in found.best:
+        measured, step_time_s, value = plan.simulated()
+        behind = f"{value / first - 1:.2%}" if first and plan is not found.best[0] else ""
+        days, cost = _run(found, plan, options)
+        more = [f"{days:,.1f}", f"{cost:,.0f}"] if days is not None else []
+        memory = f"{measured.memory_bytes / GIB:.1f} GiB"
+        rows.append([plan.text, str(plan.weighed.gpus), show_s(step_time_s), f"{measured.mfu:.1%}", memory, behind,
+                     found.largest_loss(plan) or "", *more])  # fmt: skip
+    print_table([*header, *tokens], rows, right=[1, 2, 3, 4, 5, *range(7, 7 + len(tokens))])
+    say(_counted(found))
+    for field, (number, example) in found.reasons.items():
+        say(f"  {number:,} infeasible by {field}: {example}")
+    say(f"the best plan is {found.confirmed}" if found.complete else "interrupted: plans that are not listed may be better")

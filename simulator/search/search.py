@@ -1,0 +1,221 @@
+"""`sim.search`: the best plans of a scenario, by looking at all that could be best, as a table or as an object that says more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, get_args
+
+from ..config.document import Document
+from ..config.load import document_of, document_with
+from ..config.named_parts import Trust
+from ..config.scenario import Scenario, from_document
+from ..costs.kernels.power import no_energy
+from ..errors import InvariantBroken, UserError, did_you_mean, shown
+from ..study.grid import Axis, axes_of, said
+from ..units import seconds
+from .best_first import Aim, Looked, Objective, Search, search_of
+from .space import MOST_PLANS, Choice, choices, space_of, with_values
+from .weigh import INFEASIBLE, TOO_LONG, Base, measured, scenario_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OBJECTIVES = get_args(Objective)
+MOST_TOP = 1000
+OTHER_WORK = ("model", "job.global_batch", "job.sequence_length", "jobs")
+"""Fields that change what a step does: steps of different work cannot be compared."""
+OF_SPACE = ("plan.tp", "plan.pp", "plan.cp", "plan.ep", "plan.dp", "plan.schedule", "plan.chunks", "plan.sharding",
+            "plan.recompute", "plan.layout", "job.microbatch_size")  # fmt: skip
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a search."""
+
+    search: Search
+    wall_s: float
+    complete: bool
+    """False if the search was interrupted: the best plans are then those that were simulated until then."""
+    confirmed: str
+    """What the reference engine says about the winner."""
+
+    @property
+    def best(self) -> list[Looked]:
+        """The best plans, the best first."""
+        return [self.search.plans[number] for _, _, number in self.search.best[: self.search.aim.top]]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of plans by what became of them."""
+        return dict(sorted(Counter(plan.status for plan in self.search.plans).items()))
+
+    @property
+    def reasons(self) -> dict[str, tuple[int, str]]:
+        """The fields that make plans infeasible: how many, and one of the faults."""
+        infeasible = [plan.weighed for plan in self.search.plans if plan.status == INFEASIBLE]
+        examples = {one.reason: one.example for one in infeasible}
+        return {field: (number, examples[field]) for field, number in Counter(one.reason for one in infeasible).most_common()}
+
+    def document(self, plan: Looked) -> Document:
+        """The scenario of a plan, before its names are resolved."""
+        choice, base = plan.choice, self.search.base
+        fields = choice.plan_fields(scenario_of(base, choice).model.layers)
+        settled = {f"plan.{name}": list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+        if base.document.at(("plan", "placement")) is not None:
+            settled["plan.placement"] = None
+        return with_values(base.document, {**dict(choice.others), **settled, "job.microbatch_size": choice.microbatch})
+
+    def row(self, plan: Looked) -> dict[str, Any]:
+        """A plan with all that is known about it."""
+        measured, parts = plan.measured, {**asdict(plan.choice), "others": None}
+        others = {name: said(value) if isinstance(value, (list, dict)) else value for name, value in plan.choice.others}
+        return {
+            "plan": plan.text,
+            **{name: value for name, value in parts.items() if name != "others"},
+            **others,
+            "status": plan.status,
+            "reason": (measured.reason if measured and plan.status == TOO_LONG else plan.weighed.example) or None,
+            "value": plan.value,
+            "bound_s": seconds(plan.bound_ns) or None,
+            "step_time_s": measured.step_time_s if measured else None,
+            "mfu": measured.mfu if measured and measured.step_time_s else None,
+            "memory_bytes": plan.weighed.memory_bytes or None,
+            "gpus": plan.weighed.gpus or None,
+            "energy_j": measured.energy_j if measured else None,
+            "largest_loss": self.largest_loss(plan),
+        }
+
+    @staticmethod
+    def largest_loss(plan: Looked) -> str | None:
+        """What a simulated plan loses most of its step to."""
+        if not plan.measured or not plan.measured.step_time_s or not plan.measured.losses:
+            return None
+        name, lost_s = plan.measured.losses[0]
+        return f"{name} {lost_s / plan.measured.step_time_s:.1%}"
+
+    def table(self) -> pd.DataFrame:
+        """All plans, the best first, then the others by their bounds and texts."""
+        import pandas as pd
+
+        best = {plan.text: number for number, plan in enumerate(self.best)}
+        order = sorted(
+            self.search.plans, key=lambda plan: (best.get(plan.text, len(best)), plan.value is None, plan.bound_ns, plan.text)
+        )
+        return pd.DataFrame([self.row(plan) for plan in order])
+
+
+def search(
+    scenario: str | Path | Mapping[str, Any],
+    settings: Iterable[str] = (),
+    *,
+    space: str | Path | Mapping[str, Any] | None = None,
+    over: Iterable[str] | Mapping[str, Sequence[Any]] = (),
+    gpus: Sequence[int] = (),
+    objective: str = "step_time",
+    top: int = 5,
+    trust: bool = False,
+    long: bool = False,
+    workers: int = 1,
+) -> pd.DataFrame:
+    """The best plans of a scenario, and what became of every other plan of the space: a row for each, the best first.
+
+    The space is a file or a mapping such as {"tp": [4, 8], "microbatch": [1]}; what it leaves out is as in the default.
+    Plans that cannot be among the `top` best are not simulated: their rows have the bound that says so.
+    """
+    aim = aim_of(objective, top)
+    return found_of(base_of(scenario, settings, trust=trust), aim, space, over, gpus, workers=workers, long=long).table()
+
+
+def base_of(scenario: str | Path | Mapping[str, Any], settings: Iterable[str] = (), *, trust: bool = False) -> Base:
+    """The scenario that a search varies."""
+    document = document_with(scenario, settings) if isinstance(scenario, Mapping) else document_of(scenario, settings)
+    if "jobs" in document.data:
+        raise UserError("several jobs on one cluster cannot be searched", hint="search one of the jobs by itself")
+    return Base(document, trust)
+
+
+def aim_of(objective: str, top: int) -> Aim:
+    """What a search is for. Raises `UserError` for an objective that does not exist, or a number of plans outside the range."""
+    if objective not in OBJECTIVES:
+        raise UserError(f"no objective {shown(objective)}", hint=did_you_mean(str(objective), OBJECTIVES))
+    if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= MOST_TOP:
+        raise UserError(f"{shown(top)} best plans cannot be found", hint=f"a whole number from 1 to {MOST_TOP:,}")
+    return Aim(objective, top)  # type: ignore[arg-type]
+
+
+def found_of(
+    base: Base,
+    aim: Aim,
+    space: str | Path | Mapping[str, Any] | None,
+    over: Iterable[str] | Mapping[str, Sequence[Any]] = (),
+    gpus: Sequence[int] = (),
+    *,
+    workers: int = 1,
+    long: bool = False,
+    tell: Tell = lambda text: None,
+) -> Found:
+    """Looks at the plans of a space until the best are known, or until Ctrl-C."""
+    began = perf_counter()
+    scenario = from_document(base.document, Trust(base.trust))
+    if aim.objective == "energy" and (why := no_energy(scenario.cluster.gpu, scenario.job.dtype)):
+        raise UserError(f"energy is not known: {why}", hint="search for step_time or cost")
+    looked = search_of(base, aim, _choices(scenario, space, over, gpus), long=long)
+    complete = True
+    try:
+        looked.run(workers, tell)
+    except KeyboardInterrupt:
+        complete = False
+    confirmed = _confirmed(looked, long=long) if looked.best and complete else "not confirmed: the search was interrupted"
+    return Found(looked, perf_counter() - began, complete, confirmed if looked.best else "no plan was simulated")
+
+
+def _choices(
+    scenario: Scenario,
+    space: str | Path | Mapping[str, Any] | None,
+    over: Iterable[str] | Mapping[str, Sequence[Any]],
+    gpus: Sequence[int],
+) -> list[Choice]:
+    """The plans of a search. Raises `UserError` for fields that cannot vary in it."""
+    axes, faults = axes_of(over) if over else ((), [])
+    if faults:
+        raise UserError(faults=faults)
+    axes = (*_sizes(scenario, gpus), *axes)
+    for axis in axes:
+        same = [name for name in (*OTHER_WORK, *OF_SPACE) if axis.name == name or axis.name.startswith(f"{name}.")]
+        if same and same[0] in OTHER_WORK:
+            raise UserError(
+                f"{axis.name} changes the work of a step: such plans cannot be compared", hint="search for each by itself"
+            )
+        if same:
+            raise UserError(f"{axis.name} is a part of the space", hint="--space FILE says which values it may have")
+    found = list({choice.text: choice for choice in choices(space_of(space), axes)}.values())
+    if len(found) > MOST_PLANS:
+        raise UserError(
+            f"{len(found):,} plans are more than a search should have", hint=f"at most {MOST_PLANS:,}: a smaller space"
+        )
+    return found
+
+
+def _sizes(scenario: Scenario, gpus: Sequence[int]) -> tuple[Axis, ...]:
+    """The numbers of GPUs to search, as numbers of nodes."""
+    per_node = scenario.cluster.gpus_per_node
+    if wrong := [number for number in gpus if number < 1 or number % per_node]:
+        near = max(per_node, wrong[0] // per_node * per_node)
+        raise UserError(f"{wrong[0]} GPUs are no whole nodes of {per_node}", hint=f"nearest legal: {near}")
+    return (Axis("cluster.nodes", tuple(dict.fromkeys(number // per_node for number in gpus))),) if gpus else ()
+
+
+def _confirmed(search: Search, *, long: bool) -> str:
+    """What the reference engine says about the winner. Raises `InvariantBroken` if it differs."""
+    plan = search.plans[search.best[0][2]]
+    again = measured(search.base, plan.choice, "des", long)
+    if again.step_time_s is None:
+        return f"not confirmed by the reference engine: {again.reason}"
+    if plan.measured is None or again.step_time_s != plan.measured.step_time_s:
+        raise InvariantBroken(f"the reference engine takes {again.step_time_s} s for {plan.text}")
+    return "confirmed by the reference engine"

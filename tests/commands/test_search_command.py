@@ -1,0 +1,86 @@
+"""`trainsim search`: its table and its JSON, the scenario that it writes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.search import best_first
+
+from ..commandline import SMALL, trainsim
+
+SPACE = "tp: [1, 2]\npp: [1, 2, 3]\nmicrobatch: [1]\nschedule: [1f1b]\nrecompute: [none]\nsplit: [even]\n"
+
+
+@pytest.fixture
+def searched(tmp_path: Path) -> tuple[object, ...]:
+    """The words of a search of a small space, in this process."""
+    (tmp_path / "scenario.yaml").write_text(SMALL)
+    (tmp_path / "space.yaml").write_text(SPACE)
+    return "search", tmp_path / "scenario.yaml", "--space", tmp_path / "space.yaml", "--workers", 1
+
+
+def test_json_counts_every_plan(searched: tuple[object, ...]) -> None:
+    record = trainsim(*searched, "--json", "--top", 1).record
+    assert record["plans"] == 6
+    assert record["simulated"] + record["bounded"] + record["infeasible"] == 6
+    assert record["reasons"]["plan"]["plans"] == record["infeasible"] == 2
+    assert len(record["best"]) == 1
+    assert {"plan", "step_time_s", "peak_memory_bytes", "mfu"} <= set(record["best"][0])
+
+
+def test_the_winner_is_a_scenario_that_runs(searched: tuple[object, ...], tmp_path: Path) -> None:
+    said = trainsim(*searched, "--write", tmp_path / "best.yaml", "--json")
+    again = trainsim("run", tmp_path / "best.yaml", "--json").record
+    best = said.record["best"][0]
+    assert (again["step_time_s"], again["peak_memory_bytes"]) == (best["step_time_s"], best["peak_memory_bytes"])
+
+
+def test_a_run_of_tokens_takes_days_and_costs(searched: tuple[object, ...]) -> None:
+    hours, cost = (trainsim(*searched, "--json", "--tokens", 1e12, *more).record["best"][0] for more in ((), ("--price", 3)))
+    steps = 1e12 / (1024 * 32)
+    assert hours["days"] == pytest.approx(steps * hours["step_time_s"] / 86400)
+    assert hours["gpu_hours"] == pytest.approx(hours["days"] * 24 * 16)
+    assert cost["cost"] == pytest.approx(3 * hours["gpu_hours"])
+    assert "GPU-hours" in trainsim(*searched, "--tokens", 1e12).out
+
+
+def test_ctrl_c_keeps_what_is_known(searched: tuple[object, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    own, simulated = best_first.measured, list[Any]()
+
+    def interrupted(*given: Any) -> Any:
+        if simulated:
+            raise KeyboardInterrupt
+        simulated.append(given)
+        return own(*given)
+
+    monkeypatch.setattr(best_first, "measured", interrupted)
+    said = trainsim(*searched)
+    assert said.code == 130
+    assert "1 simulated" in said.out
+    assert "plans that are not listed may be better" in said.out
+
+
+def test_the_space_is_shown(searched: tuple[object, ...]) -> None:
+    out = trainsim(*searched, "--show-space").out
+    assert "pp: [1, 2, 3]" in out
+    assert "6 plans" in out
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        (("--objective", "speed"), 2, "no objective 'speed'"),
+        (("--gpus", "8,x"), 2, "'x' is no number of GPUs"),
+        (("--gpus", "12"), 2, "no whole nodes of 8"),
+        (("--over", "plan.tp=1,2"), 2, "is a part of the space"),
+        (("--over", "plan.overlap.dp"), 2, "gives no field with values"),
+        (("--price", "3"), 2, "--price is about a run of so many tokens"),
+        (("--set", "model=llama3-405b"), 3, "no plan can run: 6 plans: 2 infeasible, 4 out of memory"),
+    ],
+)
+def test_what_cannot_be_searched_is_told(searched: tuple[object, ...], more: tuple[str, ...], code: int, message: str) -> None:
+    said = trainsim(*searched, *more)
+    assert (said.code, message in said.err) == (code, True), said.err

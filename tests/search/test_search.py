@@ -1,0 +1,157 @@
+"""A search finds what trying all plans finds; what it skips is never better than what it returns."""
+
+from __future__ import annotations
+
+import random
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import simulator as sim
+from simulator.errors import UserError
+from simulator.search.best_first import SIMULATED
+from simulator.search.search import Found, aim_of, base_of, found_of
+from simulator.search.space import Choice, choices, space_of
+from simulator.search.weigh import Base, Measured, measured
+
+from ..commandline import SMALL
+
+SCENARIO: dict[str, Any] = yaml.safe_load(SMALL)
+FRAMEWORK = {**SCENARIO, "framework": "megatron-core-2025"}
+SPACES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "tensor": (SCENARIO, {"tp": [1, 2, 4], "pp": [1], "microbatch": [1, 2], "recompute": ["none"]}, "step_time"),
+    "pipeline": (
+        SCENARIO,
+        {"tp": [2], "pp": [2, 4], "microbatch": [1], "recompute": ["none"], "schedule": ["1f1b", "zb-h1"]},
+        "step_time",
+    ),
+    "cost": (SCENARIO, {"tp": [1, 2], "pp": [1, 2], "microbatch": [1], "recompute": ["none"]}, "cost"),
+    "memory": (SCENARIO, {"tp": [1, 2, 4], "pp": [1, 2], "microbatch": [1], "schedule": ["1f1b"]}, "memory"),
+    "energy": (SCENARIO, {"tp": [1, 2], "pp": [1, 2], "microbatch": [1], "recompute": ["none"]}, "energy"),
+    "framework": (FRAMEWORK, {"tp": [1, 2], "pp": [1, 2, 4], "microbatch": [1, 2], "recompute": ["none"]}, "step_time"),
+    "schedules": (
+        FRAMEWORK,
+        {
+            "tp": [1],
+            "pp": [4],
+            "microbatch": [1],
+            "recompute": ["none"],
+            "schedule": ["1f1b", "zb-v", "dualpipe-v", "gpipe", "zb-auto"],
+        },
+        "step_time",
+    ),
+    "sharding": (
+        SCENARIO,
+        {"tp": [1, 2], "pp": [1], "sharding": ["none", "zero1", "zero3", "fsdp"], "microbatch": [1]},
+        "step_time",
+    ),
+    "context": (SCENARIO, {"tp": [1, 2], "pp": [1, 2], "cp": [1, 2, 4], "microbatch": [1], "recompute": ["none"]}, "step_time"),
+    "recomputation": (FRAMEWORK, {"tp": [1, 2], "pp": [2, 4], "microbatch": [1, 2], "split": ["even"]}, "step_time"),
+}
+FAST = ("tensor", "cost", "memory")
+
+
+def found(base: dict[str, Any], space: dict[str, Any], objective: str, top: int = 3) -> Found:
+    return found_of(base_of(base), aim_of(objective, top), space)
+
+
+def tried(base: Base, choice: Choice) -> Measured | None:
+    """A plan by itself, simulated without any search; None if it cannot run."""
+    try:
+        return measured(base, choice)
+    except UserError:
+        return None
+
+
+@pytest.mark.parametrize("name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in SPACES])
+def test_the_best_are_those_of_all(name: str) -> None:
+    scenario, space, objective = SPACES[name]
+    result = found(scenario, space, objective)
+    base, aim = result.search.base, result.search.aim
+    values = []
+    for plan in result.search.plans:
+        one = tried(base, plan.choice)
+        if one is not None and one.step_time_s is not None:
+            values.append((aim.value(16, one.step_time_s, one.memory_bytes, one.energy_j), plan.text))
+            assert plan.status in (SIMULATED, "slower by its kernels", "slower by its bound")
+            assert plan.bound_ns / 1e9 <= one.step_time_s
+        else:
+            assert plan.status in ("infeasible", "out of memory")
+    assert [(plan.value, plan.text) for plan in result.best] == sorted(values)[:3]
+    assert result.confirmed == "confirmed by the reference engine"
+    assert sum(result.counts.values()) == len(result.search.plans)
+
+
+def test_plans_are_skipped_and_never_better() -> None:
+    result = found(FRAMEWORK, {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "microbatch": [1, 2]}, "step_time", top=2)
+    skipped = [plan for plan in result.search.plans if plan.status.startswith("slower")]
+    assert {plan.status for plan in skipped} == {"slower by its kernels", "slower by its bound"}
+    assert len(skipped) > result.counts[SIMULATED]
+    worst = result.best[-1].value or inf
+    for plan in random.Random(7).sample(skipped, 12):
+        one = tried(result.search.base, plan.choice)
+        assert one is not None
+        assert (one.step_time_s or 0) > worst
+
+
+def test_processes_find_the_same() -> None:
+    scenario, space, _ = SPACES["tensor"]
+    tables = [sim.search(scenario, space=space, top=2, workers=workers) for workers in (1, 2)]
+    assert list(tables[0].plan[:2]) == list(tables[1].plan[:2])
+    assert list(tables[0].step_time_s[:2]) == list(tables[1].step_time_s[:2])
+    one = sim.scenario({**scenario, "plan": {"tp": int(tables[0].tp[0])}, "job": {**scenario["job"], "microbatch_size": 2}})
+    assert tables[0].microbatch[0] == 2
+    assert tables[0].step_time_s[0] <= one.simulate().metrics.step_time_s
+
+
+def test_the_scenario_of_a_plan_has_its_step() -> None:
+    result = found(
+        SCENARIO, {"tp": [2], "pp": [4], "microbatch": [1], "split": ["lighter-last"], "schedule": ["1f1b"]}, "step_time"
+    )
+    best = result.best[0]
+    again = sim.scenario(result.document(best).data).simulate()
+    assert again.metrics.step_time_s == best.value
+    assert again.scenario.plan.layout == (2, 2, 3, 1)
+
+
+def test_a_space_names_each_plan_once() -> None:
+    texts = [choice.text for choice in choices(space_of(None), ())]
+    assert len(texts) == len(set(texts)) > 500
+    assert sum("pp 1," in text for text in texts) == 4 * 3 * 3
+
+
+def test_sizes_and_further_fields() -> None:
+    space = {"tp": [1], "pp": [1], "microbatch": [1], "recompute": ["none"]}
+    over = {"plan.overlap.dp": [True, False]}
+    table = sim.search(SCENARIO, space=space, gpus=[8, 16], objective="cost", over=over)
+    assert sorted(table.gpus) == [8, 8, 16, 16]
+    assert set(table["plan.overlap.dp"]) == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "speed"}, "no objective"),
+        ({"top": 0}, "best plans cannot be found"),
+        ({"gpus": [12]}, "12 GPUs are no whole nodes of 8"),
+        ({"over": ["job.global_batch=32,64"]}, "changes the work of a step"),
+        ({"over": ["plan.tp=1,2"]}, "is a part of the space"),
+        ({"space": {"tp": ["two"]}}, "tp"),
+        ({"space": {"tpp": [2]}}, "tpp"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        sim.search(SCENARIO, **options)
+
+
+def test_a_space_in_a_file_has_its_lines(tmp_path: Path) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text("tp: [1, 2]\nrecompute: [nothing]\npp: [0]\n")
+    with pytest.raises(UserError) as failed:
+        space_of(file)
+    lines = sorted(fault.where.rpartition("space.yaml:")[2].split(":")[0] for fault in failed.value.faults)
+    assert lines == ["2", "3"]
