@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from operator import methodcaller
 from textwrap import wrap
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -21,6 +21,11 @@ from ..files import check_folder
 
 if TYPE_CHECKING:
     from ..simulation.estimated_effort import Effort, Expect
+
+    _PairType: TypeAlias = click.ParamType[tuple[float, float]]
+    _ListType: TypeAlias = click.ParamType[list[int]]
+else:  # generic in newer versions of click alone
+    _PairType = _ListType = click.ParamType
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object or array, and nothing else.")
 trust_option = click.option(
@@ -34,6 +39,8 @@ set_option = click.option(
 )
 COLUMNS, LEAST_WRAPPED = 120, 20
 """Width of text that is wrapped, and the least width of a wrapped column of a table."""
+MOST_IN_RANGE = 4096
+"""The longest range of ranks that is read; a picture shows fewer."""
 LONGEST = 2**40
 """The longest duration without a unit."""
 REFRESH_S, NEARLY = 0.2, 0.99
@@ -181,6 +188,39 @@ class Duration(click.types.FloatParamType):
         if not 0 <= number <= LONGEST:
             self.fail(f"{value!r} is no duration: a number from 0 to {LONGEST}", param, ctx)
         return number
+
+
+class Numbers(_PairType):
+    """Two numbers with a separator between them, such as 14x6 or 100:250."""
+
+    def __init__(self, separator: str, example: str, least: float, most: float) -> None:
+        self.name, self.separator, self.example, self.least, self.most = "numbers", separator, example, least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, float]:
+        try:
+            first, second = map(float, str(value).split(self.separator))
+        except ValueError:
+            self.fail(f"{value!r} should be two numbers, such as {self.example}", param, ctx)
+        if not all(self.least <= number <= self.most for number in (first, second)):
+            self.fail(f"{value!r} should be two numbers from {self.least:g} to {self.most:,g}", param, ctx)
+        return first, second
+
+
+class RankList(_ListType):
+    """Ranks with commas between them, and ranges of them, such as 0,8-11."""
+
+    name = "ranks"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        ranks: list[int] = []
+        for part in str(value).split(","):
+            first, _, last = part.partition("-")
+            if not (first.isdecimal() and (last or first).isdecimal()) or part.endswith("-"):
+                self.fail(f"{part!r} should be a rank or a range of ranks, such as 0,8-11", param, ctx)
+            if not 0 <= int(last or first) - int(first) < MOST_IN_RANGE:
+                self.fail(f"{part!r} should go up, over at most {MOST_IN_RANGE} ranks", param, ctx)
+            ranks += range(int(first), int(last or first) + 1)
+        return ranks
 
 
 class Positive(click.types.FloatParamType):

@@ -13,7 +13,10 @@ from ..errors import UserError
 from ..simulation import ENGINES, MOST_STEPS
 from ._show import (
     COLUMNS,
+    LONGEST,
     Count,
+    Numbers,
+    RankList,
     checked_path,
     json_option,
     long_option,
@@ -50,13 +53,20 @@ STEPS_HELP = "Simulate this number of steps from time zero and report their mean
 @click.option("--steps", type=Count(1, MOST_STEPS), help=STEPS_HELP)
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @click.option("--gantt", metavar="FILE", callback=picture_path, help="Draw the timeline.")
+@click.option(
+    "--gantt-ranks", metavar="RANKS", type=RankList(), help="Ranks to draw, such as 0,8-11.  [default: one of each stage]"
+)
+@click.option("--gantt-window", metavar="MS:MS", type=Numbers(":", "100:250", 0, LONGEST), help="Part of the time axis, in ms.")
+@click.option("--gantt-size", metavar="WxH", type=Numbers("x", "14x6", 2, 100), help="Width and height in inches, such as 14x6.")
+@click.option("--gantt-title", metavar="TEXT", help="Title of the timeline.")
 @click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")
 @click.option("--costs", is_flag=True, help=COSTS_HELP)
 @long_option
 @json_option
 def command(
     scenario: str, settings: tuple[str, ...], trust: bool, gantt: str | None, trace: str | None, costs: bool, as_json: bool,
-    **options: Any,
+    gantt_ranks: list[int] | None, gantt_window: tuple[float, float] | None, gantt_size: tuple[float, float] | None,
+    gantt_title: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Simulate a training step of SCENARIO, a YAML file or a name that `trainsim catalog scenarios` lists.
 
@@ -67,8 +77,14 @@ def command(
     """
     from ..simulation.runnable import RunnableJobs, load
     from ..simulation.simulate import simulate_scenario
-    from ..units import show_s
+    from ..units import MS_PER_S, show_s
 
+    look = {"ranks": gantt_ranks, "window_s": gantt_window, "size_in": gantt_size, "title": gantt_title}
+    look = {name: value for name, value in look.items() if value is not None}
+    if look and not gantt:
+        raise UserError("options of the timeline need a file to draw it in", hint="add --gantt timeline.png")
+    if gantt_window is not None:
+        look["window_s"] = (gantt_window[0] / MS_PER_S, gantt_window[1] / MS_PER_S)
     with progress("simulating") as expect:
         found = load(scenario, settings, trust=trust)
         if isinstance(found, RunnableJobs):
@@ -82,7 +98,7 @@ def command(
     written = []
     if not isinstance(found, RunnableJobs):
         with progress("drawing"):
-            written = [("took", show_s(run.wall_s)), *_write(run, gantt, trace)]
+            written = [("took", show_s(run.wall_s)), *_write(run, gantt, trace, look)]
     print_notes(result.notes)
     if as_json:
         print_json(_with_costs(result.as_dict(), listed))
@@ -142,14 +158,14 @@ def _refuse_extras(options: dict[str, Any]) -> None:
         raise UserError(f"{flags}: not for several jobs on one cluster", hint="leave it out, or run one of the jobs by itself")
 
 
-def _write(run: Run, gantt_file: str | None, trace_file: str | None) -> list[tuple[str, str]]:
+def _write(run: Run, gantt_file: str | None, trace_file: str | None, look: dict[str, Any]) -> list[tuple[str, str]]:
     """Writes the figures that were asked for; returns what was written, and where."""
     written = []
     if gantt_file:
         from ..figures.drawing import save
         from ..figures.gantt import gantt
 
-        save(gantt(run), gantt_file)
+        save(gantt(run, **look), gantt_file)
         written.append(("timeline", gantt_file))
     if trace_file:
         from ..figures.trace import trace

@@ -35,11 +35,13 @@ class Kind(NamedTuple):
     """Pattern and colour of the hatch."""
 
 
+# Lightness falls from forward over input gradients and backward to weight gradients, all tints of one kind above those of the
+# next, so that kinds stay apart for colour-blind readers and in grey.
 KINDS = {
-    "F": Kind("forward", ("#a8c8f0", "#6fa0dd", "#4a7fc4", "#355f99"), 1.0),
-    "B": Kind("backward", ("#d9622b", "#b54a1b", "#8f3813", "#6b290d"), 1.0),
-    "I": Kind("input gradients", ("#e58a56", "#c96a36", "#a95423", "#854017"), 1.0),
-    "W": Kind("weight gradients", ("#8fb573", "#6f9a52", "#557c3c", "#3f5f2b"), 0.66, ("////", "#d3e3c6")),
+    "F": Kind("forward", ("#beddff", "#a7d1ff", "#9dcaff", "#94c3ff"), 1.0),
+    "B": Kind("backward", ("#db493e", "#c43d34", "#b63931", "#ac352d"), 1.0),
+    "I": Kind("input gradients", ("#e0a722", "#cf961e", "#c48c17", "#bd8517"), 1.0),
+    "W": Kind("weight gradients", ("#00534f", "#004340", "#043835", "#04302d"), 0.66, ("////", "#8fb8b4")),
     "optimizer": Kind("optimizer", ("#4d4d4d",), 1.0, ("xx", "white")),
     "tp": Kind("tensor parallel", ("#7b3fa0",)),
     "pp": Kind("pipeline transfers", ("#00897b",)),
@@ -62,6 +64,8 @@ class Bar:
     """The chunk of the slot: later chunks are drawn darker."""
     half: str = ""
     """`upper` or `lower` half of the row, if another bar has the other half at the same time."""
+    waits: float = 0.0
+    """Share of a slot's whole span in which none of its kernels runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +125,11 @@ def _row_of_rank(run: Run, rank: int) -> Row:
     labels, times = run.labels[coordinate], timeline.rank_times(rank)
     bars: list[Bar] = []
     first, last = step_spans_ns(labels, times, labels.is_compute | (labels.axis == "tp"))
-    for step, start, end in zip(labels.steps, first.tolist(), last.tolist(), strict=True):
+    waits = 1 - computing_ns(labels, times) / np.maximum(last - first, 1)
+    for step, start, end, waiting in zip(labels.steps, first.tolist(), last.tolist(), waits.tolist(), strict=True):
         if step.phase in SLOT_KINDS and end > start:
             half = "" if step.pair < 0 else "upper" if step.phase == "F" else "lower"
-            bars.append(Bar(start, end, step.phase, str(step.microbatch), run.program.stages[step.stage].chunk, half))
+            bars.append(Bar(start, end, step.phase, str(step.microbatch), run.program.stages[step.stage].chunk, half, waiting))
         elif step.phase in ("optimizer", "local norm"):
             bars.append(Bar(start, end, "optimizer"))
     communication = np.flatnonzero(~labels.is_compute & (times.end_ns > times.start_ns)).tolist()
@@ -137,7 +142,24 @@ def _row_of_rank(run: Run, rank: int) -> Row:
     ]
     stages = [str(stage.number) for stage in run.program.stages if stage.rank == coordinate]
     word = "stage" if len(stages) == 1 else "stages"
-    return Row(f"rank {rank} ({word} {', '.join(stages)})", tuple(bars))
+    others = int(timeline.multiplicity[timeline.class_of[rank]]) - 1
+    alike = f" and {others:,} other{'s' * (others > 1)}" if others else ""
+    return Row(f"rank {rank}{alike} ({word} {', '.join(stages)})", tuple(bars))
+
+
+def computing_ns(labels: Labels, times: Times) -> NDArray[np.float64]:
+    """The time in each step of a program in which at least one of its kernels runs."""
+    rows = np.flatnonzero(labels.is_compute)
+    if not len(rows):
+        return np.zeros(len(labels.steps))
+    apart = int(times.end_ns.max()) + 1  # puts the steps one after another, so that a running maximum stays within a step
+    start, end = (at[rows].astype(np.int64) + apart * labels.step[rows] for at in (times.start_ns, times.end_ns))
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    before = np.concatenate([[0], np.maximum.accumulate(end)[:-1]])
+    covered = np.maximum(end - np.maximum(start, before), 0)
+    total = np.bincount(labels.step[rows][order], weights=covered, minlength=len(labels.steps))
+    return total.astype(np.float64)
 
 
 def step_spans_ns(labels: Labels, times: Times, counted: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -38,13 +38,13 @@ with _wherever_fonts_are_indexed():
     from matplotlib.cm import ScalarMappable as ScalarMappable
     from matplotlib.collections import LineCollection as LineCollection
     from matplotlib.collections import PatchCollection as PatchCollection
+    from matplotlib.collections import PolyCollection as PolyCollection
     from matplotlib.colors import LinearSegmentedColormap as LinearSegmentedColormap
     from matplotlib.colors import Normalize as Normalize
     from matplotlib.figure import Figure as Figure
     from matplotlib.lines import Line2D as Line2D
     from matplotlib.patches import FancyBboxPatch
     from matplotlib.patches import Patch as Patch
-    from matplotlib.ticker import MaxNLocator as MaxNLocator
 
 FORMATS = {".png": ("Software",), ".svg": ("Date", "Creator"), ".pdf": ("CreationDate", "Producer")}
 """File endings, and the metadata with dates and versions that are left out, so that equal figures give equal files."""

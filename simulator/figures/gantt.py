@@ -1,9 +1,10 @@
 """The Gantt chart of a run or of a schedule: a row per rank, time to the right.
 
 Forward slots are light, backward slots dark, both tall; weight gradients are lower and hatched; the two slots of an overlapped
-pair lie one above the other. Communication is a thin line under the slots, one line per axis, with one more for launches that can
-be waited for, and idle time is blank. The chart is therefore readable in print and for colour-blind readers. The memory of the
-ranks is drawn below a schedule; several schedules share one time axis.
+pair lie one above the other. The upper part of a slot is pale for the share of its span in which none of its kernels runs.
+Communication is a thin line under the slots, one line per axis, with one more for launches that can be waited for, and idle time
+is blank. The chart is therefore readable in print and for colour-blind readers. The memory of the ranks is drawn below a
+schedule; several schedules share one time axis.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..errors import UserError, must_be
 from ..simulation.run import Run
 from ..study.schedule import Evaluation
 from .bars import KINDS, Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
-from .drawing import Axes, Drawing, Figure, Patch
+from .drawing import Axes, Drawing, Figure, Patch, PolyCollection
 
 WIDTH_IN = 14.0
 MOST_ROWS_IN_ALL = 256
@@ -32,14 +33,39 @@ SMALLEST, LARGEST = 4.5, 8.0
 """Font sizes of microbatch numbers, in points. A kind of slot that is too small for the smallest font has no numbers."""
 DIGIT, MARGIN = 0.62, 2.0
 """Width of a digit as a fraction of the font size, and free space beside a number in points."""
+MIDDLE = 0.5
+"""Share of waiting from which the number in the middle of a slot stands on its pale part."""
+PALE = 0.5
+"""Share of white in the colour of the pale part of a slot."""
 PANEL_IN = 0.62
 """Height of the memory panel, in inches."""
 
 
-def gantt(what: Run | Evaluation, *, ranks: Iterable[int] | None = None, title: str | None = None) -> Figure:
-    """A matplotlib figure of a run (by default one rank of every pipeline coordinate) or of an evaluated schedule."""
+def gantt(
+    what: Run | Evaluation,
+    *,
+    ranks: Iterable[int] | None = None,
+    title: str | None = None,
+    size_in: tuple[float, float] | None = None,
+    window_s: tuple[float, float] | None = None,
+) -> Figure:
+    """A matplotlib figure of a run (by default one rank of every pipeline coordinate) or of an evaluated schedule.
+
+    `size_in` is its width and height in inches; `window_s` the part of the time axis that is shown, in seconds for a run.
+    """
     must_be(what, (Run, Evaluation), "what", "a run", "gantt(sim.simulate(model, cluster, plan, job))")
-    return draw(chart_of_run(what, ranks) if isinstance(what, Run) else chart_of_evaluation(what, title or ""))
+    chart = chart_of_run(what, ranks) if isinstance(what, Run) else chart_of_evaluation(what, title or "")
+    if title is not None:
+        chart = replace(chart, title=escape.figure(title) if isinstance(what, Run) else title)
+    if window_s is not None and not 0 <= window_s[0] < min(window_s[1], chart.end):
+        hint = f"choose a start before its end, both from 0 to {chart.end:.6g}"
+        raise UserError(f"the window from {window_s[0]:g} to {window_s[1]:g} {chart.unit} shows nothing", hint=hint)
+    figure = draw(chart)
+    if window_s is not None:
+        figure.axes[-1].set_xlim(window_s[0], min(window_s[1], chart.end))
+    if size_in is not None:
+        figure.set_size_inches(size_in)
+    return figure
 
 
 def gantts(results: Mapping[str, Evaluation] | Mapping[str, Run]) -> Figure:
@@ -138,6 +164,20 @@ class _Panel:
             for style in styles:
                 widths, place = [(start, end - start) for start, end in shown], self._place(y, kind, half)
                 self.axes.broken_barh(widths, place, rasterized=self.rasterized, **style)
+        self._draw_waits(y, bars)
+
+    def _draw_waits(self, y: int, bars: tuple[Bar, ...]) -> None:
+        """Draws the pale upper part of slots, as high as the share in which they wait."""
+        boxes, colours = [], []
+        for bar in bars:
+            if bar.waits > 0:
+                top, height = self._place(y, bar.kind, bar.half)
+                low = top + height * bar.waits
+                boxes.append([(bar.start, top), (bar.end, top), (bar.end, low), (bar.start, low)])
+                colours.append(_pale(_colour(bar.kind, bar.shade)))
+        style: dict[str, Any] = {"facecolors": colours, "linewidths": 0.0, "zorder": 2.2, "rasterized": self.rasterized}
+        if boxes:
+            self.axes.add_collection(PolyCollection(boxes, **style), autolim=False)
 
     def _draw_numbers(self, y: int, bars: tuple[Bar, ...]) -> None:
         """Draws microbatch numbers where they fit."""
@@ -146,13 +186,19 @@ class _Panel:
             if not size or (bar.end - bar.start) * self.points_per_time < size * DIGIT * len(bar.text) + MARGIN / 2:
                 continue
             top, height = self._place(y, bar.kind, bar.half)
-            colour = "white" if _luminance(_colour(bar.kind, bar.shade)) < DARK else "#202020"
+            behind = _colour(bar.kind, bar.shade)
+            colour = "white" if bar.waits < MIDDLE and _luminance(behind) < DARK else "#202020"
             style: dict[str, Any] = {"fontsize": size, "ha": "center", "va": "center_baseline", "color": colour}
             self.axes.text((bar.start + bar.end) / 2, top + height / 2, bar.text, zorder=3, clip_on=True, **style)
 
 
 def _colour(kind: str, shade: int) -> str:
     return KINDS[kind].colours[: shade + 1][-1]
+
+
+def _pale(colour: str) -> str:
+    """The colour mixed with white."""
+    return "#" + "".join(f"{round(int(colour[i : i + 2], 16) * (1 - PALE) + 255 * PALE):02x}" for i in (1, 3, 5))
 
 
 def _luminance(colour: str) -> float:
@@ -180,6 +226,8 @@ def _draw_legend(figure: Figure, charts: Sequence[Chart]) -> None:
         hatch, stroke = kind.hatch or (None, "white")
         label = kind.name if kind.height else f"{kind.name} (line)"
         patches.append(Patch(facecolor=kind.colours[0], edgecolor=stroke, hatch=hatch, label=label))
+    if any(bar.waits > 0 for chart in charts for row in chart.rows for bar in row.bars):
+        patches.append(Patch(facecolor=_pale(KINDS["B"].colours[0]), edgecolor="white", label="pale: share without a kernel"))
     patches.append(Patch(facecolor="white", edgecolor="#bbbbbb", label="idle"))
     if any(chart.shades > 1 for chart in charts):
         patches.append(Patch(alpha=0, label="(darker: later chunks)"))

@@ -1,6 +1,6 @@
 """Colours in pictures of clusters: kinds of vertices and classes of links, or the utilisation of links.
 
-The scale of a heat map ends at the utilisation of the fullest link; links that limit the step can be marked.
+The scale of a heat map is the same in every picture, 0 to 100%; links that limit the step can be marked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .. import escape
 from ..hardware.cluster import Cluster
-from .drawing import Axes, Drawing, Figure, Line2D, LinearSegmentedColormap, MaxNLocator, Normalize, ScalarMappable, colormaps
+from .drawing import Axes, Drawing, Figure, Line2D, LinearSegmentedColormap, Normalize, ScalarMappable
 
 Array = NDArray[Any]
 Load = Mapping[int, float] | Mapping[str, float] | Array
@@ -47,13 +47,15 @@ CLASSES = {
 }
 OTHERS = ("#4a74b4", "#d98b35", "#5c9440", "#7d57a3", "#2f8f88", "#a8302b", "#8d6e00", "#6b7385")
 """Colours of kinds and classes without an assigned colour."""
-HEAT = LinearSegmentedColormap.from_list("heat", colormaps["YlOrRd"](np.linspace(0.12, 1.0, 256)))
-"""The colour map of utilisation: yellow to red, without the palest part."""
-UNLOADED, MARK = "#dfe2e8", "#1d4ed8"
+HEAT_STOPS = ("#d3e0f2", "#a9bfe3", "#7f9ed0", "#567dba", "#345f9c", "#1d4274", "#0b2648")
+"""Pale to dark blue in about equal steps of lightness."""
+HEAT = LinearSegmentedColormap.from_list("heat", HEAT_STOPS)
+"""The colour map of utilisation: pale to dark blue, in one direction of lightness, also to colour-blind readers."""
+UNLOADED, MARK = "#dfe2e8", "#c2410c"
 """Colours of links without a utilisation, and of the mark beside selected links."""
 HALO_POINTS = 2.6
 """Extra width, in points, of the line under a marked link."""
-TICKS, STEPS = 5, (1, 2, 2.5, 5, 10)
+TICKS_PERCENT = (0, 25, 50, 75, 100)
 
 
 def canvas(width_in: float, height_in: float) -> tuple[Figure, Axes]:
@@ -95,13 +97,6 @@ class HeatMap:
         return cls(load, marked or {})
 
     @cached_property
-    def ticks(self) -> list[float]:
-        """Round utilisations from 0 to the fullest link or slightly more, at most 1. The last tick is the end of the scale."""
-        fullest = float(np.nanmax(self.load, initial=0.0))
-        percent = MaxNLocator(TICKS, steps=STEPS).tick_values(0, 100 * min(1.0, fullest)) if fullest else np.array([0, 100])
-        return [float(at) / 100 for at in percent]
-
-    @cached_property
     def is_marked(self) -> Array:
         """Whether each link is marked."""
         return np.isin(np.arange(len(self.load)), np.concatenate([[], *self.marked.values()]))
@@ -112,8 +107,8 @@ class HeatMap:
         return 0.35 + (0.2 + 0.16 * len(self.marked) if self.marked else 0.0)
 
     def scaled(self, load: Array) -> Array:
-        """Utilisations as fractions of the scale; 0 where there is none."""
-        fractions: Array = np.clip(np.nan_to_num(load) / self.ticks[-1], 0, 1)
+        """Utilisations within the scale of 0 to 1; 0 where there is none."""
+        fractions: Array = np.clip(np.nan_to_num(load), 0, 1)
         return fractions
 
     def colours(self, load: Array) -> list[Any]:
@@ -124,15 +119,15 @@ class HeatMap:
     def explain(self, figure: Figure, axes: Axes) -> None:
         """Draws a bar with the colours of the scale, and below it the captions of marked links."""
         bar = figure.colorbar(
-            ScalarMappable(Normalize(0, 100 * self.ticks[-1]), HEAT),
+            ScalarMappable(Normalize(0, 100), HEAT),
             ax=axes,
             location="bottom",
             shrink=0.35,
             aspect=40,
             pad=0.02,
-            ticks=[100 * at for at in self.ticks],
+            ticks=TICKS_PERCENT,
             format="{x:g}",
-            label="utilisation of a link (%)" + ("" if self.ticks[-1] == 1 else ", scaled to the fullest"),
+            label=f"utilisation of a link (%), at most {float(np.nanmax(self.load, initial=0.0)):.0%}",
         )
         bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=8)

@@ -5,8 +5,9 @@
     draw(cluster, load)                 # the same, an array with the utilisation of every link
     draw(cluster, load, marked={"waited for 1 s": links})       # some of them on a broader line, and named below
 
-Colours of a heat map go up to the fullest link.
-Beyond 32 nodes the picture is a summary: one node stands for all, and each layer is a bar with a count.
+Colours of a heat map go from 0 to 100% in every picture.
+Beyond 32 nodes, or 32 GPUs in each of several, the picture is a summary: one node stands for all, and each layer is a bar
+with a count.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ Array = NDArray[Any]
 
 MOST_NODES, MOST_VERTICES = 32, 1600
 """Most nodes, and most vertices, that are drawn individually."""
+MOST_IN_NODE = 32
+"""Most GPUs of a node that are drawn individually in a cluster of several: the links of several racks hide each other."""
 WIDEST_IN, TALLEST_IN = 16.0, 11.0
 TOLERANCE = 1e-9
 PITCH_IN = 0.42
@@ -48,7 +51,8 @@ def draw(
     title = title or _title(cluster)
     heat = None if link_load is None else HeatMap.of(cluster, link_load, marked)
     vertices = sum(run.count for run in cluster.wiring.vertices)
-    if cluster.nodes > MOST_NODES or vertices > MOST_VERTICES:
+    racks = cluster.nodes > 1 and cluster.gpus_per_node > MOST_IN_NODE
+    if cluster.nodes > MOST_NODES or vertices > MOST_VERTICES or racks:
         return Summary(cluster, heat).figure(title)
     at = positions(cluster)
     left, low, right, high = at.extent

@@ -5,19 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.collections import LineCollection
-from matplotlib.colors import same_color
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import same_color, to_rgb
 
 import simulator as sim
 from simulator.config import catalog
+from simulator.config.load import cluster
 from simulator.errors import UserError
-from simulator.figures.bars import KINDS, chart_of_evaluation, chart_of_run, merged
+from simulator.figures.bars import KINDS, chart_of_evaluation, chart_of_run, computing_ns, merged
 from simulator.figures.drawing import save
 from simulator.figures.gantt import gantt
 from simulator.figures.topology_colours import MARK, UNLOADED, HeatMap
@@ -40,10 +41,10 @@ def run() -> Run:
 def test_a_row_per_pipeline_rank_and_a_bar_per_slot(run: Run) -> None:
     chart = chart_of_run(run)
     assert [row.label for row in chart.rows] == [
-        "rank 0 (stages 0, 4)",
-        "rank 4 (stages 1, 5)",
-        "rank 8 (stages 2, 6)",
-        "rank 12 (stages 3, 7)",
+        "rank 0 and 3 others (stages 0, 4)",
+        "rank 4 and 3 others (stages 1, 5)",
+        "rank 8 and 3 others (stages 2, 6)",
+        "rank 12 and 3 others (stages 3, 7)",
     ]
     for row in chart.rows:
         kinds = Counter(bar.kind for bar in row.bars)
@@ -60,13 +61,53 @@ def test_every_kind_of_bar_has_a_colour_and_a_name(run: Run) -> None:
     assert {"F", "B", "tp", "pp", "dp", "optimizer"} <= kinds
 
 
-def test_forward_is_lighter_than_backward_for_every_chunk() -> None:
-    def luminance(colour: str) -> float:
-        r, g, b = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+DEFICIENCIES = {
+    "none": np.eye(3),
+    "deuteranopia": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
+    "protanopia": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
+    "grey": np.tile([0.2126, 0.7152, 0.0722], (3, 1)),
+}
+"""Matrices on linear RGB: Machado, Oliveira and Fernandes, IEEE TVCG 15 (6), 2009, severity 1; and luminance."""
+XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+"""CIE XYZ of the primaries of sRGB."""
 
-    for forward, backward in zip(KINDS["F"].colours, KINDS["B"].colours, strict=True):
-        assert luminance(forward) > luminance(backward) + 20
+
+def linear(colour: Any) -> Any:
+    value = np.array(to_rgb(colour))
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb: Any) -> Any:
+    """CIE Lab of linear RGB, with the white of sRGB."""
+    share = XYZ @ np.clip(rgb, 0, 1) / XYZ.sum(axis=1)
+    x, y, z = np.where(share > (6 / 29) ** 3, np.cbrt(share), share / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize(
+    ("seen", "least", "least_of_chunk"), [("none", 45, 45), ("deuteranopia", 15, 25), ("protanopia", 20, 25), ("grey", 5, 14)]
+)
+def test_kinds_of_slots_stay_apart_for_colour_blind_readers_and_in_grey(seen: str, least: float, least_of_chunk: float) -> None:
+    """Distances are Euclidean in CIE Lab: between any tints of two kinds, and between those of the same chunk."""
+    tints = {kind: [lab(DEFICIENCIES[seen] @ linear(colour)) for colour in KINDS[kind].colours] for kind in "FBIW"}
+    for a, b in combinations(tints.values(), 2):
+        assert min(float(np.linalg.norm(one - other)) for one in a for other in b) > least
+        assert min(float(np.linalg.norm(one - other)) for one, other in zip(a, b, strict=True)) > least_of_chunk
+
+
+def test_the_pale_part_of_a_slot_is_the_share_without_a_kernel(run: Run) -> None:
+    """The share is recomputed here from the intervals of the operations, one slot after another."""
+    labels, times = run.labels[0], run.engine_timeline.rank_times(0)
+    found = computing_ns(labels, times)
+    for number in range(len(labels.steps)):
+        rows = np.flatnonzero(labels.is_compute & (labels.step == number))
+        spans = merged([(int(times.start_ns[row]), int(times.end_ns[row])) for row in rows], 0)
+        assert found[number] == sum(end - start for start, end in spans)
+    waits = [bar.waits for bar in chart_of_run(run).rows[0].bars if bar.kind in "FB"]
+    assert all(0 < share < 1 for share in waits)
+    drawn = [of for of in gantt(run, ranks=[0]).axes[0].collections if type(of) is PolyCollection and of.get_zorder() == 2.2]
+    boxes = [path.get_extents() for of in drawn for path in of.get_paths()]
+    assert sorted(round(box.height / 0.78, 6) for box in boxes) == sorted(round(share, 6) for share in waits)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
@@ -168,17 +209,15 @@ def test_arrows_join_both_ends_of_a_transfer_and_memory_is_counted(run: Run, tmp
     assert counters[-1]["args"]["bytes"] == run.memory[0].static_bytes
 
 
-@pytest.mark.parametrize(
-    ("fullest", "top"), [(0.0, 1.0), (0.0267, 0.03), (0.0829, 0.1), (0.1554, 0.2), (0.255, 0.3), (0.83, 1.0), (1.0000004, 1.0)]
-)
-def test_the_colours_of_a_heat_map_end_at_the_fullest_link(fullest: float, top: float) -> None:
-    heat = HeatMap(np.array([0.0, fullest / 2, fullest, np.nan]))
-    assert heat.ticks[-1] == pytest.approx(top)
-    assert heat.ticks[0] == 0
-    assert fullest == 0 or 0.65 < heat.scaled(heat.load)[2] <= 1
-    idle, _, hottest, unknown = heat.colours(heat.load)
+def test_a_heat_map_has_one_scale_that_grows_darker_from_0_to_100_percent() -> None:
+    heat = HeatMap(np.array([0.0, 0.19, 0.5, 0.8, 1.0, 1.0000004, np.nan]))
+    assert heat.scaled(heat.load).tolist() == [0.0, 0.19, 0.5, 0.8, 1.0, 1.0, 0.0]
+    *used, unknown = heat.colours(heat.load)
     assert unknown == UNLOADED
-    assert (idle != hottest) == (fullest > 0)
+    assert HeatMap(np.array([0.19])).colours(np.array([0.19]))[0] == used[1]
+    for deficiency in DEFICIENCIES.values():
+        lightness = [float(lab(deficiency @ linear(colour[:3]))[0]) for colour in used[:5]]
+        assert all(a - b > 10 for a, b in pairwise(lightness))
 
 
 def test_a_heat_map_says_its_scale_and_what_is_marked() -> None:
@@ -186,8 +225,8 @@ def test_a_heat_map_says_its_scale_and_what_is_marked() -> None:
         here = np.full(shown.wiring.links, 0.04)
         here[7] = 0.17
         figure = draw(shown, here, marked={"one link, 3 ms": np.array([7])})
-        assert figure.axes[1].get_xlabel() == "utilisation of a link (%), scaled to the fullest"
-        assert [float(text.get_text()) for text in figure.axes[1].get_xticklabels()][-1] == 20
+        assert figure.axes[1].get_xlabel() == "utilisation of a link (%), at most 17%"
+        assert [float(text.get_text()) for text in figure.axes[1].get_xticklabels()][-1] == 100
         assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one link, 3 ms"]
         assert halos(figure) == 1
         assert halos(draw(shown, here)) == 0
@@ -229,3 +268,19 @@ def test_pictures_count_switches_as_one_buys_them(shape: str, nodes: int) -> Non
     for kind in pooled:
         count = bought[WORDS.get(kind, kind)]
         assert any(text.startswith(f"{count:,} {plural(kind, count)}") for text in texts)
+
+
+def test_a_timeline_has_the_size_the_window_and_the_title_that_were_asked_for(run: Run) -> None:
+    figure = gantt(run, ranks=[4], title="one rank", size_in=(9.0, 3.0), window_s=(0.001, 0.002))
+    assert figure.get_size_inches().tolist() == [9.0, 3.0]
+    assert figure.axes[0].get_title(loc="left") == "one rank"
+    assert figure.axes[0].get_xlim() == (0.001, 0.002)
+    for window_s in ((0.002, 0.001), (-1.0, 1.0), (1e6, 2e6)):
+        with pytest.raises(UserError, match="window"):
+            gantt(run, window_s=window_s)
+
+
+def test_several_racks_are_a_summary_and_one_rack_shows_every_gpu() -> None:
+    several, one = (draw(cluster("gb200-nvl72", nodes=nodes)).axes[0].texts for nodes in (4, 1))
+    assert "4 nodes x 72 GPUs" in [text.get_text() for text in several]
+    assert {str(number) for number in range(72)} <= {text.get_text() for text in one}
