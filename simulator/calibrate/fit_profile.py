@@ -39,6 +39,8 @@ from ..measurements.timing_loops import TimingLoop, launches_in, loop_of
 from ..units import US_PER_S
 from .least_squares import Extra, fit_constants
 
+LAUNCH, GRAPH = "launch", "graph"
+"""Operator and variant of rows that time nearly empty kernels launched as a CUDA graph."""
 RATIO = "ratio"
 """Key in place of a library: rows of operators that have ratios to the kernels of a fit."""
 EVERY = 4
@@ -139,6 +141,7 @@ def profile(rows: Sequence[Measured], gpu: Gpu, library: FitLibrary) -> GpuProfi
             rejected.append(made.fit)
     for group in (group for group in every if group.library == RATIO):
         fits = _with_ratios(fits, group, unused, best_fit_for(gpu, library, group.family.name))
+    fits = _without_marks(fits, rows)
     wrong = {f"{_name(fit)}: no constants come nearer than {fit.sigma:.0%}": fit.rows for fit in rejected}
     if rejected and not fits:
         raise UserError("; ".join(wrong), hint=IMPOSSIBLE_HINT)
@@ -148,6 +151,22 @@ def profile(rows: Sequence[Measured], gpu: Gpu, library: FitLibrary) -> GpuProfi
         hint = "a fit takes GEMMs, attention or pointwise kernels"
         raise UserError(f"nothing to fit in {len(rows)} rows ({reasons})", hint=hint)
     return GpuProfile(gpu, rows, tuple(fits), unused, _missing([made.fit for made in fits if made.fit.rows], gpu, library))
+
+
+def _without_marks(fits: list[EvaluatedFit], rows: Sequence[Measured]) -> list[EvaluatedFit]:
+    """The fits without what it takes to time one kernel by itself: what a nearly empty kernel takes between two marks beyond one
+    in a graph, if launches in a graph were measured. In a run a kernel follows another, as in a graph."""
+    in_graph = [row.seconds * US_PER_S for row in rows if row.probe.op == LAUNCH and row.probe.variant == GRAPH]
+    alone = [made.fit.constants.launch_us for made in fits if made.fit.family == "rowwise" and made.fit.rows]
+    if not in_graph or not alone:
+        return fits
+    least, marks = in_graph[0], max(0.0, alone[0] - in_graph[0])
+
+    def shorter(made: EvaluatedFit) -> EvaluatedFit:
+        launch = max(least, made.fit.constants.launch_us - marks)
+        return replace(made, fit=replace(made.fit, constants=replace(made.fit.constants, launch_us=launch)))
+
+    return [shorter(made) if made.fit.rows else made for made in fits]
 
 
 def _name(fit: Fit) -> str:

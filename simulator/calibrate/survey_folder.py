@@ -57,9 +57,9 @@ def facts(where: Path) -> dict[str, Any]:
     return {}
 
 
-def write_facts(where: Path, facts: dict[str, Any]) -> None:
-    """Writes machine.json."""
-    write(where / MACHINE, json.dumps(facts, indent=1) + "\n")
+def write_facts(where: Path, facts: dict[str, Any], name: str = MACHINE) -> None:
+    """Writes the description of a machine."""
+    write(where / name, json.dumps(facts, indent=1) + "\n")
 
 
 def write(path: Path, text: str) -> None:

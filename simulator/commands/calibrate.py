@@ -117,6 +117,49 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
         say(f"no profile: {written.why_no_profile}" + f"\n  hint: {written.hint}" * bool(written.hint))
 
 
+@command.command("power", short_help="Watch clock and power of this GPU under sustained loads.")
+@click.option("--loads", "names", help="Run these loads only, such as gemm,attention_fwd,layer,step.  [default: all]")
+@click.option("--seconds", default="3 s", show_default=True, help="Time of each load.")
+@click.option("--out", metavar="DIR", help="Folder of the results.  [default: results/calibration/GPU-DATE]")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="cpu works without a GPU.")
+@json_option
+def power(names: str | None, seconds: str, out: str | None, device: str, as_json: bool) -> None:
+    """Run GEMMs, attention, memory-bound operators, a layer and training steps for seconds each, and watch clock and power.
+
+    Kernel tables are timed in bursts; a training step runs at the clock that the board sustains. The times of short windows go to
+    sustained.csv, the description of the machine to sustained.json. GEMMs also run for a share of the time only, and on zeros:
+    how the clock follows the power is seen without changing a limit. Steps run as eager operators and as one CUDA graph.
+    """
+    from datetime import date
+
+    from ..calibrate import survey_folder
+    from ..calibrate.bench import sustained_table
+    from ..calibrate.bench.sustained_run import HEADER
+    from ..calibrate.bench.torch_bench import TorchBench
+    from ..errors import did_you_mean
+    from ..units import SECONDS, parse
+
+    seconds_each, chosen = parse(seconds, SECONDS), [] if names is None else _names(names, "--loads")
+    for name in chosen:
+        if name not in sustained_table.NAMES:
+            raise UserError(f"no load {name!r} to run", hint=did_you_mean(name, sustained_table.NAMES))
+    bench = TorchBench(device, sustained_table.PERIOD_MS)
+    where = Path(out) if out else survey_folder.folder(None, bench.name, date.today().isoformat())
+    about, found, refused = bench.facts() | {"measured": date.today().isoformat()}, [], list[str]()
+    for one in sustained_table.measure(bench, seconds_each, chosen, refused.append):
+        found.append(one)
+        sustained_table.write(where, found, about)
+        say(" ".join(filter(None, one.summary())), err=True)
+    rows = [one.summary() for one in found]
+    if as_json:
+        print_json({"folder": str(where), "loads": [dict(zip(HEADER, row, strict=True)) for row in rows], "refused": refused})
+        return
+    print_table(list(HEADER), rows, right=(2, 3, 4, 5, 6, 7, 8))
+    for reason in refused:
+        say(f"not run here: {reason}")
+    say(f"written: {where / sustained_table.TABLE}")
+
+
 @command.command("fit", short_help="Fit a profile to a table of measured kernels.")
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--gpu", "gpu_name", metavar="NAME", default="", help="GPU of the rows to fit, if the table names several or none.")

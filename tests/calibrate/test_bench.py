@@ -211,3 +211,19 @@ def test_the_table_has_the_columns_of_the_tables_that_are_validated() -> None:
         "gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "variant", "time_us",
         "source", "role",
     )  # fmt: skip
+
+
+def test_sustained_loads_are_written_window_by_window(tmp_path: Path) -> None:
+    said = trainsim("calibrate", "power", "--device", "cpu", "--seconds", "0.2 s", "--out", tmp_path, "--json")
+    assert said.code == 0
+    rows = list(csv.DictReader((tmp_path / "sustained.csv").open()))
+    assert list(dict.fromkeys(row["load"] for row in rows)) == ["idle", "gemm", "layer", "step"]
+    for row in rows:
+        if row["load"] != "idle":
+            assert 0 < float(row["time_us"]) <= float(row["period_us"]) * 1.5
+            assert int(row["runs"]) >= 1
+    assert not said.record["refused"]
+    assert json.loads((tmp_path / "sustained.json").read_text())["gpu"] == "cpu"
+    wrong = trainsim("calibrate", "power", "--device", "cpu", "--loads", "gem", "--out", tmp_path)
+    assert wrong.code == 2
+    assert "gemm" in wrong.err

@@ -510,3 +510,18 @@ def test_a_profile_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert said.code == 2
     assert "run.yaml:2:55: no file 'mine.yaml'" in said.err
     assert "run.yaml:3" in said.err
+
+
+def test_what_timing_one_kernel_by_itself_takes_is_no_part_of_a_run() -> None:
+    """Launches in a graph tell what a nearly empty kernel takes: what rows take beyond is that of the marks around them."""
+    rows = table("gemm", "elementwise")
+    marked = [replace(row, seconds=row.seconds + 3e-6) for row in rows]
+    in_graph = Measured(rows[0].gpu, Probe("launch", "fp32", 512, 1, variant="graph"), 2.5e-6)
+    known, on = shipped_fits.shipped(), shipped_fits.gpu(GPU)
+    launches = [
+        {made.fit.family: made.fit.constants.launch_us for made in profile(some, on, known).fits}
+        for some in (rows, marked, [*marked, in_graph])
+    ]
+    assert launches[1]["rowwise"] > launches[0]["rowwise"] + 2.5
+    assert launches[2]["rowwise"] == pytest.approx(2.5)
+    assert launches[2]["gemm"] == pytest.approx(launches[0]["gemm"], abs=0.8)

@@ -190,7 +190,7 @@ def test_a_heat_map_takes_numbers_or_names() -> None:
     load = np.full(cluster.wiring.links, np.nan)
     load[[0, 40]] = 0.5, 1.0
     assert pixels(draw(cluster, load)) == drawn
-    assert by_number.axes[1].get_xlabel() == "utilisation of a link (%)"
+    assert by_number.axes[1].get_xlabel() == "utilisation of a link (%), at most 100%"
     assert pixels(draw(sim.cluster("dgx-h100", nodes=64), {0: 0.5})) != pixels(draw(sim.cluster("dgx-h100", nodes=64)))
 
 

@@ -62,6 +62,9 @@ class CpuWatch:
     def wait(self) -> None:
         """Waits until everything that was launched has finished."""
 
+    def wait_for(self, mark: Any) -> None:
+        """Waits until the device has passed a mark."""
+
     def empty_cache(self) -> None:
         """Evicts the operands of a kernel from the cache."""
         self.buffer.sum()
@@ -88,6 +91,9 @@ class CudaWatch(CpuWatch):
 
     def wait(self) -> None:
         self.cuda.synchronize()
+
+    def wait_for(self, mark: Any) -> None:
+        mark.synchronize()
 
     def keep_busy(self, seconds: float) -> None:
         self.cuda._sleep(int(seconds * CLOCK_HZ))

@@ -53,7 +53,7 @@ REASONS = {0x04: "power cap", 0x08: "hardware slowdown", 0x20: "hot", 0x40: "hot
 class TorchBench:
     """A device that times kernels with PyTorch. Inside `with` of its monitor, the times have readings of nvidia-smi."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, period_ms: int = PERIOD_MS) -> None:
         try:
             import torch
         except ImportError:
@@ -66,7 +66,7 @@ class TorchBench:
         self.name = torch.cuda.get_device_name(0) if self.device == "cuda" else "cpu"
         self.watch: Any = CudaWatch(torch) if self.device == "cuda" else CpuWatch(torch)
         self.kernels = Kernels(torch, self.device, self.watch)
-        self.monitor = SmiMonitor(_identity(torch) if self.device == "cuda" else "")
+        self.monitor = SmiMonitor(_identity(torch) if self.device == "cuda" else "", period_ms)
 
     def measure(self, probe: Probe, effort_s: float) -> Measured:
         """The row of a kernel, timed with a cold cache. Raises `Refused` for a kernel that this machine cannot run."""
@@ -83,8 +83,8 @@ class TorchBench:
         except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
             if BROKEN in str(error) and "out of memory" not in str(error):
                 hint = "the rows so far are kept; --ops can leave this out"
-                raise UserError(f"{probe}: {_first_line(error)}", hint=hint) from None
-            raise Refused(_first_line(error)) from None
+                raise UserError(f"{probe}: {first_line(error)}", hint=hint) from None
+            raise Refused(first_line(error)) from None
         finally:
             if self.device == "cuda":
                 self.torch.cuda.empty_cache()
@@ -108,7 +108,7 @@ def _identity(torch: Any) -> str:
     return f"GPU-{uuid}" if uuid else "0"
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """The first line of an error of PyTorch."""
     if "out of memory" in str(error):
         return "out of memory"
@@ -141,8 +141,8 @@ class Reading:
 class SmiMonitor:
     """Collects readings of nvidia-smi about a GPU inside `with`; no readings if the GPU has no name."""
 
-    def __init__(self, which: str) -> None:
-        self.which = which
+    def __init__(self, which: str, period_ms: int = PERIOD_MS) -> None:
+        self.which, self.period_ms = which, period_ms
         self.readings = deque[tuple[float, Reading]](maxlen=MOST_KEPT)
         """Readings with the host's time of their arrival."""
         self.process: subprocess.Popen[str] | None = None
@@ -150,7 +150,7 @@ class SmiMonitor:
     def __enter__(self) -> SmiMonitor:
         query = accepted_query(self.which) if self.which else None
         if query:
-            command = [*query, f"--loop-ms={PERIOD_MS}"]
+            command = [*query, f"--loop-ms={self.period_ms}"]
             with suppress(OSError):
                 self.process = subprocess.Popen(
                     command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True

@@ -39,6 +39,8 @@ class Kernels:
 
     def __init__(self, torch: Any, device: str, watch: CpuWatch) -> None:
         self.torch, self.device, self.functional, self.watch = torch, device, torch.nn.functional, watch
+        self.zeros = False
+        """Whether operands are zeros, which switch fewer bits."""
         self.random = torch.Generator(device=device).manual_seed(SEED)
         self.builders: Mapping[str, Callable[[Probe], Job]] = {
             "gemm": self.gemm, "bmm": self.batched, "attention_fwd": self.attention, "attention_bwd": self.attention,
@@ -57,6 +59,8 @@ class Kernels:
         """Random numbers; FP8 numbers are generated in 16 bits and cast."""
         name = dtype or probe.dtype
         wide = self.dtype("bf16" if name == "fp8" else name)
+        if self.zeros:
+            return self.torch.zeros(sizes, device=self.device, dtype=wide).to(self.dtype(name))
         return self.torch.randn(sizes, generator=self.random, device=self.device, dtype=wide).to(self.dtype(name))
 
     def dtype(self, name: str) -> Any:

@@ -1,0 +1,156 @@
+"""Regenerates report.md, power.png and the fits here: what we timed on an H200 and an H100, and what it says of clocks and power.
+
+    python results/calibration/make.py
+
+reads raw.csv (`trainsim calibrate gpu`) and sustained.csv (`trainsim calibrate power`) of each folder, which were measured on the
+day in its name, and predicts the training steps among them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+
+from simulator.calibrate.fit_table import fit_survey
+from simulator.files import atomic
+from simulator.measurements.published_runs import rows_of
+from simulator.validate import training
+from simulator.validate.report import compare_rows
+
+HERE = Path(__file__).resolve().parent
+SETTLED_MS = 1000.0
+STEPS = "single-gpu-steps"
+SQUARE = "fwd bf16 m=8192 n=8192 k=8192"
+STREAMING = {"copy": 4.0, "adam": 28.0}
+"""Bytes per element of loads that only move data."""
+INTRODUCTION = """# Kernels, clocks, power and steps on an H200 and an H100
+
+Written by make.py from what `trainsim calibrate gpu` and `trainsim calibrate power` measured on the days in the names of the
+folders: single GPUs in virtual machines, PyTorch 2.11, CUDA 13.0, limit of power 700 W, highest clock 1,980 MHz, about 40
+degrees. A burst is the first 12 runs, or the first twentieth of a second; sustained is the median after the first second of
+2.5. nvidia-smi was read every 20 ms; the power is the mean of its instantaneous readings after the first second.
+"""
+
+
+def loads(folder: Path) -> pd.DataFrame:
+    """One row per load: burst and sustained time in us, clock, mean power, memory."""
+    table = pd.read_csv(folder / "sustained.csv")
+    found = []
+    for (name, detail, share), rows in table.groupby(["load", "detail", "share"], sort=False):
+        late = rows[rows.at_ms >= SETTLED_MS]
+        seen = {"load": name, "detail": detail, "share": share, "burst_us": rows.time_us.iloc[0], "us": late.time_us.median()}
+        seen |= {"period_us": late.period_us.median(), "mhz": late.clock_mhz.median(), "watts": late.power_w.mean()}
+        found.append(seen | {"capped": rows.throttle.notna().any(), "start": rows.at_ms.iloc[0]})
+    return pd.DataFrame(found)
+
+
+def machine(folder: Path) -> str:
+    facts = json.loads((folder / "sustained.json").read_text())
+    return f"{facts['gpu']}, driver {facts['driver_version']}, limit {facts['power.limit']}"
+
+
+def sustained(of: pd.DataFrame) -> Iterator[str]:
+    """Burst beside sustained, for everything that runs all the time."""
+    yield "| load | of | burst, us | sustained, us | longer | MHz | W |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in of[of.share == 1].itertuples():
+        if not row.us:
+            yield f"| {row.load} | {row.detail} | | | | {row.mhz:.0f} | {row.watts:.0f} |"
+            continue
+        times = f"{row.burst_us:,.0f} | {row.us:,.0f} | {row.us / row.burst_us - 1:+.1%}"
+        yield f"| {row.load} | {row.detail} | {times} | {row.mhz:.0f} | {row.watts:.0f} |"
+
+
+def idle_w(of: pd.DataFrame) -> float:
+    return float(of[of.load == "idle"].watts.iloc[0])
+
+
+def shares(of: pd.DataFrame) -> Iterator[str]:
+    """A GEMM that runs for a share of the time: what it draws while it runs, and how long it takes."""
+    idle = idle_w(of)
+    yield "| share of the time | us | MHz | W, mean | W beyond idle while it runs |"
+    yield "|---|---|---|---|---|"
+    own = of[(of.load == "gemm") & (of.detail == SQUARE)].sort_values("share")
+    for row in own.itertuples():
+        busy = row.us / row.period_us
+        yield f"| {busy:.2f} | {row.us:,.0f} | {row.mhz:.0f} | {row.watts:.0f} | {(row.watts - idle) / busy:.0f} |"
+    first, last = own.iloc[1], own.iloc[-1]
+    drawn = [(one.watts - idle) / (one.us / one.period_us) for one in (first, last)]
+    gamma = math.log(drawn[0] / drawn[1]) / math.log(last.us / first.us)
+    longer = f"the GEMM takes {last.us / first.us:.2f} times as long: gamma {gamma:.1f}"
+    yield f"\nFrom {drawn[0]:.0f} to {drawn[1]:.0f} W beyond idle {longer}."
+
+
+def energies(of: pd.DataFrame) -> Iterator[str]:
+    """Joules per flop and byte beyond idle power."""
+    idle, found = idle_w(of), []
+    for row in of[of.share == 1].itertuples():
+        sizes = {k: int(v) for k, _, v in (word.partition("=") for word in row.detail.split()) if v.isdigit()}
+        joules = (row.watts - idle) * row.us / 1e6
+        if row.load in STREAMING:
+            found.append((row, f"{joules / (STREAMING[row.load] * sizes['m'] * sizes['n']) * 1e12:.0f} pJ per byte"))
+        elif row.load == "gemm":
+            found.append((row, f"{joules / (2 * sizes['m'] * sizes['n'] * sizes['k']) * 1e12:.2f} pJ per flop"))
+        elif row.load.startswith("attention"):
+            passes = 2 if row.load.endswith("fwd") else 5
+            flop = passes * sizes["batch"] * sizes["heads"] * sizes["seq"] ** 2 * sizes["head_dim"]
+            found.append((row, f"{joules / flop * 1e12:.2f} pJ per flop"))
+    yield "| load | of | beyond idle |"
+    yield "|---|---|---|"
+    for row, energy in found:
+        yield f"| {row.load} | {row.detail} | {energy} |"
+
+
+def steps() -> Iterator[str]:
+    """Our steps beside their predictions, nothing of which was fitted to a step."""
+    rows = rows_of(STEPS)
+    yield "| step | measured, ms | predicted, ms | error | memory measured, GB | predicted, GB |"
+    yield "|---|---|---|---|---|---|"
+    for row in compare_rows(training, list(rows), STEPS).rows:
+        times = f"{row.measured * 1e3:.2f} | {row.predicted * 1e3:.2f} | {row.error:+.1%}"
+        yield f"| {row.id} | {times} | {row.measured_memory_gb:.1f} | {row.memory_gb:.1f} |"
+
+
+def picture(folders: list[Path]) -> None:
+    """Time, clock and power of a GEMM from its start; and its time by what the board may draw."""
+    from matplotlib.figure import Figure
+
+    mpl.rcParams["svg.hashsalt"] = "calibration"
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    begin, by_power = figure.subplots(1, 2)
+    for folder, colour in zip(folders, ("#2f7d76", "#c04a16"), strict=True):
+        table, of = pd.read_csv(folder / "sustained.csv"), loads(folder)
+        own = table[(table.load == "gemm") & (table.detail == SQUARE) & (table.share == 1)]
+        begin.plot(own.at_ms, own.time_us / 1e3, "-", color=colour, label=folder.name.partition("-")[0].upper())
+        part = of[(of.load == "gemm") & (of.detail == SQUARE)].sort_values("share")
+        drawn = (part.watts - idle_w(of)) / (part.us / part.period_us)
+        by_power.plot(drawn, part.us / 1e3, "o", color=colour)
+    begin.set(xlabel="ms after the first launch", ylabel="ms per GEMM, 8192 x 8192 x 8192, bf16", ylim=(0, None))
+    begin.legend()
+    by_power.set(xlabel="W beyond idle while it runs", ylabel="ms per GEMM", ylim=begin.get_ylim())
+    with atomic(HERE / "power.png") as temporary:
+        figure.savefig(temporary, format="png", dpi=110, metadata={"Software": None})
+
+
+def main() -> None:
+    folders = sorted((path.parent for path in HERE.glob("*/sustained.csv")), reverse=True)
+    lines: list[Any] = [INTRODUCTION, "![A GEMM under load](power.png)"]
+    for folder in folders:
+        of = loads(folder)
+        fit_survey(folder, 0)
+        lines += [f"\n## {machine(folder)}\n", "### In a burst and sustained\n", *sustained(of)]
+        lines += ["\n### A GEMM that runs for a share of the time\n", *shares(of), "\n### Energy\n", *energies(of)]
+    lines += ["\n## Steps\n", *steps()]
+    picture(folders)
+    with atomic(HERE / "report.md") as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
