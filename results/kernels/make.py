@@ -9,7 +9,7 @@ constants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import pandas as pd
 import pointwise
 from table_rows import ADDS, DEEP, GRAPHS, TILES_OF, attention, gemm, machine, measured, moe
 
+from simulator.calibrate.fit_profile import profile
 from simulator.calibrate.least_squares import OUTLIER, SEVERAL_LIBRARIES, Descent, Extra, fit_constants
 from simulator.config import shipped_fits
 from simulator.costs.kernels.attention import (
@@ -35,16 +36,30 @@ from simulator.costs.kernels.attention import (
 )
 from simulator.costs.kernels.attention import FAMILY as ATTENTION
 from simulator.costs.kernels.deep_gemm import SPILL_START
-from simulator.costs.kernels.estimator import PREFERRED_LIBRARIES
+from simulator.costs.kernels.estimator import PREFERRED_LIBRARIES, FitLibrary
 from simulator.costs.kernels.family import ANY, WITHOUT_TENSOR_CORES, Constants, Fit, priors
 from simulator.costs.kernels.gemm import CAST_START, LATER, LINEAR_US, OF_BOARD, GemmConstants
 from simulator.costs.kernels.gpu_model import Machine, architecture
+from simulator.costs.kernels.rowwise import RowwiseConstants
 from simulator.files import atomic
+from simulator.hardware.gpu import Gpu
 from simulator.measurements.attention_libraries import library_of
+from simulator.measurements.kernel_table import Measured, rows_of
+from simulator.measurements.kernel_words import NARROWING, kernel_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, MORE = (ROOT.parent / "shared" / "data" / name for name in ("kernels.csv.gz", "kernels_more.csv.gz"))
 FITS = ROOT / "topologies" / "kernels"
+OWN = ROOT / "results" / "calibration"
+OWN_FITS = (("rowwise", ""), ("attention", "flash_attention"))
+"""Families and libraries that are fitted to our own timings: nobody else timed them on these GPUs in 16 bits."""
+LONG_BYTES = 2**28
+"""Traffic from which a launch and the marks around it are less than a hundredth of a kernel's time."""
+OWN_RATIOS = (
+    "rmsnorm", "rmsnorm_backward", "layernorm", "layernorm_backward", "softmax_backward", "gelu", "gelu_backward", "dropout",
+    "adam",
+)  # fmt: skip
+"""Operators whose ratio hardly depends on the shape. That of a softmax forward is 1.5 to 3, by its columns."""
 
 HELD_OUT = {"gemm": (1536, 3584, 5120, 10240), "attention": (5, 12, 24, 40), "moe": (6, 10)}
 """Whole values that cross-validation holds out: of n and k, of heads, of top-k."""
@@ -295,6 +310,33 @@ def _like_the_usual(fit: Fit, own: list[Fit]) -> Fit:
     return replace(fit, constants=replace(fit.constants, backward=usual.constants.backward))  # type: ignore[union-attr]
 
 
+def timed_here(fits: Mapping[str, list[Fit]]) -> Iterator[tuple[str, Fit]]:
+    """Fits to our own timings, each from where the fits to public tables stand. Look-ups keep what public rows say: those of
+    PyTorch 2.11 are five times as quick as those of 2.1. PyTorch's own casts to eight bits stream at two thirds of the rate of
+    other pointwise kernels, and are not what libraries of training run."""
+    for raw in sorted(OWN.glob("*/raw.csv")):
+        rows = [row for row in rows_of(raw) if row.probe.op not in NARROWING]
+        on = shipped_fits.gpu(rows[0].gpu)
+        public = FitLibrary(fits, {name: shipped_fits.gpu(name) for name in fits})
+        for fit in (made.fit for made in profile(rows, on, public).fits if (made.fit.family, made.fit.library) in OWN_FITS):
+            if isinstance(fit.constants, RowwiseConstants):
+                fit = streaming(fit, rows, on)
+            yield on.name, replace(fit, source=f"results/calibration/{raw.parent.name} (PyTorch 2.11)")
+
+
+def streaming(fit: Fit, rows: Sequence[Measured], on: Gpu) -> Fit:
+    """The fit of memory-bound kernels, whose rate is that of long additions and copies, and whose ratios are those that hold for
+    every shape."""
+    kernels = [(row.seconds, kernel_of(row.probe)) for row in rows if row.probe.op in ("elementwise", "copy")]
+    long = [moved / took_s for took_s, k in kernels if k and k.op in ("add", "copy") and (moved := k.traffic_bytes) >= LONG_BYTES]
+    constants: Any = fit.constants
+    stream = float(np.median(long)) / on.memory_bytes_per_s
+    faster = stream / constants.stream
+    kept = {op: (times * faster, error) for op, (times, error) in fit.ratios.items() if op in OWN_RATIOS}
+    made = replace(constants, stream=stream, lookup_cycles=RowwiseConstants().lookup_cycles)
+    return replace(fit, constants=made, ratios=kept, ratio_rows={op: fit.ratio_rows[op] for op in kept})
+
+
 def main() -> None:
     tables = [TABLE, MORE]
     for path in tables:
@@ -323,7 +365,8 @@ def main() -> None:
         fits[name] = [_like_the_usual(f, own) for f in own]
     for gpu, fit in (*sister_attention(table, fits), *pointwise.fits(table)):
         fits.setdefault(gpu, []).append(fit)
-    fits["h100"].append(replace(chosen(fits["a100-pcie-80gb"], "rowwise", "", ""), **pointwise.HOPPER))
+    for gpu, fit in list(timed_here(fits)):
+        fits.setdefault(gpu, []).append(fit)
     for gpu in sorted(fits):
         with atomic(FITS / f"{gpu}.yaml") as temporary:
             about = f"Kernels of {gpu}: constants fitted by results/kernels/make.py, to sources {sources.READ}"

@@ -39,17 +39,6 @@ BINARY = ("add", "mul", "div", "pow")
 REDUCTIONS = ("layernorm", "softmax")
 """Operators over rows that PyTorch has as one kernel, and that were measured."""
 USUAL_LAUNCH_US = RowwiseConstants().launch_us
-HOPPER: dict[str, Any] = {
-    "constants": RowwiseConstants(stream=0.93),
-    "sigma": 0.15,
-    "rows": 0,
-    "ratios": {},
-    "beside": {},
-    "source": "as a100-pcie-80gb, but for the rate: fp16 additions of 20 MB and more take .98 of that of the memory on H100 SXM "
-    "(with hits in the cache) where .88 on A100 SXM (microsoft/vidur@7d47513)",
-}
-"""Pointwise kernels were measured on Hopper only where they may not be fitted. A launch takes as long as on an A100, as
-launches of GEMMs do by their fits (2.4 us on both)."""
 TOLD_BELOW_US = 300.0
 """Longest time of the shortest rows that tell what the host takes around an operator, some 15 us."""
 

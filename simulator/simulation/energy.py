@@ -9,11 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..costs.kernels.attention import FOR_AMPERE
 from ..costs.kernels.gpu_model import architecture
 from ..costs.kernels.power import added_j, no_energy, pj_per_flop
+from ..hardware.gpu import Gpu
+from ..kernels import Attention
 from ..units import show_count
 from .op_costs import kernel_calls
 from .result import Result
+
+ATTENTION_FACTOR, FOR_AMPERE_FACTOR = 1.4, 2.3
+"""Energy of a flop of attention over that of a GEMM (results/calibration): of kernels for the GPU's own generation (cuDNN on
+Hopper: 1.3 forward, 1.5 backward), and of FlashAttention 2, whose instructions are Ampere's, on later ones (2.2 and 2.5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,7 @@ class Energy:
     def line(self) -> str:
         """The energy in words."""
         step, token = show_count(self.joules_per_step), f"{self.joules_per_token:.3g}"
-        return f"{step} J per step, {token} J per token, {self.mean_w:,.0f} W per GPU; energy per byte is assumed"
+        return f"{step} J per step, {token} J per token, {self.mean_w:,.0f} W per GPU"
 
 
 def energy_of(result: Result) -> Energy | str:
@@ -40,6 +47,14 @@ def energy_of(result: Result) -> Energy | str:
     step_s, idle_w, busy_j = result.metrics.step_time_s, architecture(gpu).idle_w, 0.0
     for (_, kernel), calls in kernel_calls(result).items():
         flop_pj = kernel.flop * pj_per_flop(gpu, getattr(kernel, "dtype", "") or job.activation_dtype)
+        if isinstance(kernel, Attention):
+            flop_pj *= attention_factor(gpu, prices.estimator.options.library)
         busy_j += calls * added_j(gpu, flop_pj, kernel.traffic_bytes, prices.estimate(kernel).seconds)
     joules = result.gpus * (idle_w * step_s + busy_j / result.program.ranks)
     return Energy(joules, joules / job.tokens, joules / step_s / result.gpus)
+
+
+def attention_factor(gpu: Gpu, library: str) -> float:
+    """Energy of a flop of attention by a library over that of a GEMM."""
+    later = architecture(gpu).kernels != "ampere"
+    return FOR_AMPERE_FACTOR if later and library in FOR_AMPERE else ATTENTION_FACTOR

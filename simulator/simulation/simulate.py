@@ -127,7 +127,8 @@ def prices_of(scenario: Scenario) -> PricedKernels:
     gpu, framework = scenario.cluster.gpu, scenario.framework
     accumulates = framework.fusion.accumulation and framework.gradients_of(scenario.job) == "fp32"
     library = "" if framework.attention == UNFUSED else framework.attention
-    slower = step_constants.arithmetic() if scenario.fidelity.calibration == "steps" else 1.0
+    several = scenario.cluster.gpus > 1  # of one GPU a step takes what its kernels take: results/calibration
+    slower = step_constants.arithmetic() if scenario.fidelity.calibration == "steps" and several else 1.0
     software = Options(library, accumulate=accumulates, launches=LAUNCHES[scenario.fidelity.power], arithmetic=slower)
     return measured_cost(gpu, scenario.job.activation_dtype, shipped_fits.fits_for(gpu), software)
 

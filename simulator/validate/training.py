@@ -29,7 +29,7 @@ from ..memory.account import RankMemory
 from ..simulation import choose_engine, estimated_effort
 from ..simulation.memory_check import memory_of
 from ..simulation.simulate import layout_of, simulate_scenario
-from ..study.sweep import cores
+from ..study.pool import cores
 from ..units import GB, GIB, TFLOP
 from .report import TIER_C, Predicted
 

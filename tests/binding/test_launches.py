@@ -450,7 +450,7 @@ def tiny(gpus: int, tokens: int) -> Scenario:
 
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_a_small_model_is_bound_by_launches_unless_they_are_graphs(gpus: int) -> None:
-    host = Host(10_000, 10_000, None)
+    host = Host(20_000, 20_000, None)
     of = tiny(gpus, 64)
     bare, eager, graphed = (run_of(of, h) for h in (None, host, replace(host, graph_ns=20_000)))
     labels, rows = eager.labels[0], frame(eager)

@@ -75,7 +75,7 @@ def test_t21_3_bursts_and_boards_at_their_reference_do_not_know_the_law(name: st
     assert ns(stated.seconds) == ns(without.seconds)
 
 
-@pytest.mark.parametrize(("name", "idle_w"), [("a100-80gb", 90), ("h100", 110), ("b200", 200)])
+@pytest.mark.parametrize(("name", "idle_w"), [("a100-80gb", 90), ("h100", 122), ("b200", 200)])
 def test_t21_3_the_law(name: str, idle_w: float) -> None:
     own = shipped_fits.gpu(name)
     for tdp_w in (300.0, 0.8 * own.tdp_w):
@@ -91,12 +91,12 @@ def test_t21_3_the_law(name: str, idle_w: float) -> None:
 
 
 def test_five_of_seven_hundred_watts() -> None:
-    """Between the ends of what gamma may be, 500 W of an H100 take 23 to 32% longer than 700."""
+    """Between the ends of what gamma may be, 500 W of an H100 take 19 to 33% longer than 700."""
     board = shipped_fits.gpu("h100-96gb-500w")
-    assert power.slowdown(board, 700.0) == pytest.approx((590 / 390) ** (1 / 1.75))
-    assert power.slowdown_sigma(board, 700.0) == pytest.approx(0.0345, abs=0.001)
+    assert power.slowdown(board, 700.0) == pytest.approx((578 / 378) ** (1 / 1.75))
+    assert power.slowdown_sigma(board, 700.0) == pytest.approx(0.0531, abs=0.001)
     own, lent = told(shipped_fits.gpu("h100"), PRODUCT), told(board, PRODUCT)
-    assert lent.seconds / own.seconds == pytest.approx(1.267, abs=0.01)
+    assert lent.seconds / own.seconds == pytest.approx(1.275, abs=0.01)
 
 
 @pytest.mark.parametrize(

@@ -72,13 +72,13 @@ def test_there_are_two_hundred_runs_and_no_id_stands_twice() -> None:
 def test_runs_span_generations_sizes_and_parallelisms() -> None:
     plans = [scenario(row)["plan"] for row in ROWS]
     gpus = [int(row["gpus"]) for row in ROWS]
-    assert (min(gpus), max(gpus)) == (2, 11_616)
+    assert (min(gpus), max(gpus)) == (1, 11_616)
     assert {"a100-40gb", "a100-80gb", "h100", "h100-96gb-500w", "h200", "b200", "gb200", "gb300"} <= {
         row["gpu_model"] for row in ROWS
     }
     assert all(any(plan.get(axis, 1) > 1 for plan in plans) for axis in ("tp", "pp", "cp", "ep", "dp", "chunks"))
     assert {"1f1b", "interleaved", "zb-auto", "v-half"} <= {plan.get("schedule", "") for plan in plans}
-    assert {"none", "zero1", "zero2", "zero3", "fsdp"} <= {str(plan["sharding"]) for plan in plans}
+    assert {"none", "zero1", "zero2", "zero3", "fsdp"} <= {str(plan.get("sharding", "")) for plan in plans}
     assert {"none", "full", "selective"} <= {str(plan.get("recompute", "")) for plan in plans}
     assert {"offload", "vocabulary", "moe", "overlap"} <= {key for plan in plans for key in plan}
     assert {"bf16", "fp16", "fp8", "mxfp8", "nvfp4"} <= {row["dtype"] for row in ROWS}

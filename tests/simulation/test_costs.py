@@ -131,7 +131,8 @@ def test_a_run_says_whose_word_it_is() -> None:
     assert shares["measured"] + shares["transferred"] + shares["roofline"] == pytest.approx(1)
     assert sum(record["collective_provenance"].values()) == pytest.approx(1)
     of_kernels = f"kernels {shares['measured']:.0%} measured, {shares['transferred']:.0%} transferred"
-    assert re.search(rf"^provenance +{of_kernels}; coll", said.out, re.MULTILINE)
+    beyond = rf"( \({shares['extrapolated']:.0%} extrapolated\))?"
+    assert re.search(rf"^provenance +{of_kernels}{beyond}; coll", said.out, re.MULTILINE)
     lent = trainsim("run", "llama3-70b-64xh100", "--set", "cluster.gpu=gh200-96gb", "--json").record["cost_provenance"]
     assert lent["transferred"] == pytest.approx(1)
 

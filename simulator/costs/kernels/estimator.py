@@ -128,6 +128,8 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
     def order(found: tuple[str, Fit]) -> tuple[float, ...]:
         owner, fit = found
         place = PREFERRED_LIBRARIES.index(fit.library) if fit.library in PREFERRED_LIBRARIES else len(PREFERRED_LIBRARIES)
+        if fit.library in kernels.for_ampere and architecture(gpu).kernels not in ("", "ampere"):
+            place = len(PREFERRED_LIBRARIES)  # later generations have kernels of their own, which training takes unless told
         other, others = library.gpus[owner], fit.dtype not in ("", wanted)
         if wanted == WITHOUT_TENSOR_CORES:
             throttled = is_slot_powered(other) > is_slot_powered(gpu)
@@ -135,7 +137,9 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
             return owner != gpu.name, throttled, other.architecture != gpu.architecture, far
         far, same = similarity(other) - similarity(gpu), same_kernels(gpu, other)
         later = far > 0 and not same and bool(architecture(gpu).kernels)
-        return owner != gpu.name, not same, others, other.architecture != gpu.architecture, later, abs(far), place, -fit.rows
+        foreign = fit.library in kernels.for_ampere and architecture(other).kernels not in ("", "ampere") and not same
+        unlike = (owner != gpu.name, not same, foreign, others, other.architecture != gpu.architecture, later)
+        return *unlike, abs(far), place, -fit.rows
 
     owner, fit = min(usable, key=order)
     owning = library.gpus[owner]

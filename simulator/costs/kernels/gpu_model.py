@@ -64,7 +64,7 @@ ARCHITECTURES = {
     "sm_86": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
     "sm_89": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
     "sm_120": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
-    "sm_90": Architecture("hopper", idle_w=110, cache_partitions=2),
+    "sm_90": Architecture("hopper", idle_w=122, cache_partitions=2),
     "sm_100": Architecture("blackwell", idle_w=200, cache_partitions=2),
     "sm_103": Architecture("blackwell", exponentials=32, idle_w=200, cache_partitions=2),
 }

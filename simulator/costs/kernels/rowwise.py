@@ -32,7 +32,7 @@ from ...kernels import Rowwise
 from ...units import US_PER_S
 from .estimator import EXTRAPOLATION_FACTOR, FEW_ROWS, RANGE_TOLERANCE, Estimator, SelectedFit
 from .family import SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors
-from .gpu_model import UNKNOWN, Array, Machine, architecture, clock_per_s, columns, fetched_s, same_kernels
+from .gpu_model import HALVES, UNKNOWN, Array, Machine, architecture, clock_per_s, columns, fetched_s, same_kernels
 
 BACKWARD = "_backward"
 TRIP_CYCLES = 2 * 475
@@ -120,8 +120,9 @@ BACKWARD_OPERATORS = (
 )  # fmt: skip
 ONE_OPERATOR = ("layernorm", "softmax", *map("{}_backward".format, BACKWARD_OPERATORS))
 FORMATS_OF_RATIOS = ("fp32", "tf32")
-"""Formats in which the shipped ratios were measured. An eager framework also runs each `ONE_OPERATOR` as one operator, which is
-bound by memory in these formats and by threads in others. Backward passes with other bytes are named in `AUTOGRAD_PASSES`."""
+"""Formats in which the ratios of public tables were measured. An eager framework also runs each `ONE_OPERATOR` as one operator,
+which is bound by memory in these formats and by threads in others. Backward passes with other bytes are named in
+`AUTOGRAD_PASSES`."""
 UNTIMED_SIGMA = 0.15
 """Relative error of a memory-bound operator whose ratio to a pointwise kernel is from other GPUs: together with the error of the
 pointwise kernel, 68% of all measured operators are off by less than 17%."""
@@ -279,7 +280,7 @@ class RowwiseFamily(KernelFamily):
         if ratio is not None:
             time_s = float(ratio_s(constants, machine, kernel.traffic_bytes, ratio[0]))
             found = estimator.estimate_from(_as_ratio(chosen, kernel), time_s, kernel.op, sizes)
-            known, more = estimator.dtype in FORMATS_OF_RATIOS or estimator.is_own(chosen), UNTIMED_SIGMA
+            known, more = estimator.dtype in formats_of_ratios(chosen.fit) or estimator.is_own(chosen), UNTIMED_SIGMA
         else:
             found = estimator.estimate_from(chosen, self.kernel_s(constants, estimator, machine, kernel), kernel.op, sizes)
             known, more = chosen.provenance == "roofline", 0.0 if is_timed(kernel.op) else UNTIMED_SIGMA
@@ -301,7 +302,7 @@ class RowwiseFamily(KernelFamily):
             return True
         if estimator.is_own(chosen):
             return is_lookup(op) or speed_of(op, eager=True).kernels == 1
-        return op in ONE_OPERATOR and estimator.dtype in FORMATS_OF_RATIOS
+        return op in ONE_OPERATOR and estimator.dtype in FORMATS_OF_RATIOS and not chosen.fit.ratio_rows
 
     def is_fitted(self, kernel: Rowwise) -> bool:
         return is_timed(kernel.op)
@@ -344,6 +345,12 @@ def pointwise_s(constants: RowwiseConstants, machine: Machine, moved: Array, col
     these bytes where `cold`."""
     nothing_held = replace(machine, cache_bytes=0.0)
     return np.where(cold, ratio_s(constants, nothing_held, moved, ratio), ratio_s(constants, machine, moved, ratio))
+
+
+def formats_of_ratios(fit: Fit) -> tuple[str, ...]:
+    """Formats in which the ratios of a shipped fit were measured: those of public tables in fp32, and in 16 bits those that state
+    their rows, which `calibrate gpu` timed."""
+    return HALVES if fit.ratio_rows else FORMATS_OF_RATIOS
 
 
 def _as_ratio(chosen: SelectedFit, kernel: Rowwise) -> SelectedFit:
