@@ -1,4 +1,4 @@
-"""The transcripts of the README and of docs/explain.md: what follows a command in them is what the command prints.
+"""The transcripts of the README, docs/explain.md and docs/search.md: what follows a command in them is what the command prints.
 
 python -m tests.project.readme      # writes the present outputs into these pages
 """
@@ -16,7 +16,8 @@ from simulator.cli import run
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 EXPLAIN = README.parent / "docs" / "explain.md"
-PAGES = (README, EXPLAIN)
+SEARCH = README.parent / "docs" / "search.md"
+PAGES = (README, EXPLAIN, SEARCH)
 CONSOLE = re.compile(r"```console\n(.*?)```", re.S)
 PYTHON = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.S)
 TOOK = re.compile(r"^(took +).*$", re.M)
