@@ -13,7 +13,7 @@ PYTEST := $(PY) -m pytest -n $(JOBS) --maxprocesses 8
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test test-slow torch check format bench notebooks results validation docs size
+.PHONY: help install demo test test-slow torch check format bench bench-long notebooks results validation docs size
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p' Makefile | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ format: $(VENV)/.dev ## put the sources into shape
 
 bench: $(VENV)/.dev ## time the engine and the commands
 	@$(PY) benchmarks/run.py $(ARGS)
+
+bench-long: $(VENV)/.dev ## every plan of a space without bounds, compared with a search of it
+	@$(PY) benchmarks/brute_force.py $(ARGS)
 
 notebooks: $(VENV)/.dev ## run every notebooks/*.py and write its .ipynb
 	@$(PY) notebooks/make.py $(ARGS)

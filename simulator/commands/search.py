@@ -15,6 +15,7 @@ from ._show import (
     checked_path,
     json_option,
     long_option,
+    picture_path,
     print_json,
     print_pairs,
     print_table,
@@ -28,29 +29,36 @@ if TYPE_CHECKING:
 
 MOST_WORKERS, MOST_TOP = 256, 1000
 MOST_TOKENS = 1e18
-MOST_PRICE = 1e6
+MOST_PRICE, MOST_DAYS = 1e6, 1e5
 SPACE_HELP = "Values that each part of a plan may have, as YAML.  [default: as --show-space prints it]"
 OVER_HELP = "A further field and its values, such as plan.overlap.tp=true,false. May be repeated."
+OBJECTIVE_HELP = "step_time, cost, energy, memory or gpus.  [default: step_time; gpus with --days]"
+PARETO_HELP = "Find the front of step time against memory, cost or gpus, instead of the best."
+DAYS_HELP = "Leave out plans that take longer than so many days for the tokens."
+PLOT_HELP = "Draw the front (.png, .svg or .pdf).  [default front: memory]"
 TOKENS_HELP = "Say how long the best plans take for so many tokens."
 YAML = (".yaml", ".yml")
 
 
 @click.command("search", short_help="Find the best plans by simulating all that could be best.")
 @scenario_argument
-@click.option("--objective", default="step_time", metavar="NAME", help="step_time, cost, energy or memory.  [default: step_time]")
+@click.option("--objective", metavar="NAME", help=OBJECTIVE_HELP)
 @click.option("--top", type=Count(1, MOST_TOP), default=5, help="Number of plans to find.  [default: 5]")
 @click.option("--space", metavar="FILE", help=SPACE_HELP)
 @click.option("--over", "over", multiple=True, metavar="FIELD=VALUE,VALUE,...", help=OVER_HELP)
 @click.option("--gpus", metavar="N,N,...", help="Numbers of GPUs to search.  [default: those of the cluster]")
 @click.option("--tokens", type=Positive(MOST_TOKENS), help=TOKENS_HELP)
+@click.option("--days", type=Positive(MOST_DAYS), help=DAYS_HELP)
 @click.option("--price", type=Positive(MOST_PRICE), help="Price of a GPU-hour, for the cost of the tokens.")
+@click.option("--pareto", metavar="NAME", help=PARETO_HELP)
+@click.option("--plot", metavar="FILE", callback=picture_path, help=PLOT_HELP)
 @click.option("--write", metavar="FILE", callback=checked_path(YAML), help="Write the best plan as a scenario.")
 @click.option("--workers", type=Count(1, MOST_WORKERS), help="Number of processes.  [default: one per core]")
 @click.option("--show-space", is_flag=True, help="Print the space and how many plans it has, and search nothing.")
 @long_option
 @json_option
 def command(
-    scenario: str, settings: tuple[str, ...], trust: bool, objective: str, top: int, space: str | None,
+    scenario: str, settings: tuple[str, ...], trust: bool, objective: str | None, top: int, space: str | None,
     over: tuple[str, ...], gpus: str | None, write: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Find the best plans of SCENARIO among all plans of a space.
@@ -61,13 +69,19 @@ def command(
     With the objective cost a plan costs its GPU-hours, by which several numbers of GPUs compete fairly. By memory nothing is
     skipped but what needs more than the plans that are wanted.
     """
-    from ..search.search import aim_of, base_of, found_of
-    from ..study.pool import cores
+    from math import inf
 
-    aim = aim_of(objective, top)
-    if options["price"] and not options["tokens"]:
-        raise UserError("--price is about a run of so many tokens", hint="--tokens 15e12")
+    from ..search.search import aim_of, base_of, found_of, tokens_of
+    from ..study.pool import cores
+    from ..units import DAY_S
+
+    for name in ("price", "days"):
+        if options[name] and not options["tokens"]:
+            raise UserError(f"--{name} is about a run of so many tokens", hint="--tokens 15e12")
     base = base_of(scenario, settings, trust=trust)
+    within_s = options["days"] * DAY_S / (options["tokens"] / tokens_of(base)) if options["days"] else inf
+    pareto = options["pareto"] or ("memory" if options["plot"] else None)
+    aim = aim_of(objective or ("gpus" if options["days"] and not pareto else "step_time"), top, pareto, within_s)
     if options["show_space"]:
         _show_space(space)
         return
@@ -78,11 +92,14 @@ def command(
         raise Infeasible(f"no plan can run: {_counted(found)}", hint=_first_reason(found))
     if write:
         _write(found, write)
+    if options["plot"]:
+        _draw(found, options["plot"])
     if as_json:
         print_json(_record(found, options))
     else:
         _print(found, options)
-        print_pairs([("written", write)]) if write else None
+        for file in filter(None, (write, options["plot"])):
+            print_pairs([("written", file)])
     if not found.complete:
         raise click.exceptions.Exit(130)
 
@@ -117,6 +134,17 @@ def _write(found: Found, file: str) -> None:
 
     with atomic(file) as temporary:
         temporary.write_text(yaml.safe_dump(found.document(found.best[0]).data, sort_keys=False), encoding="utf-8")
+
+
+def _draw(found: Found, file: str) -> None:
+    """Draws the front of step time against what it weighs."""
+    from ..figures.drawing import save
+    from ..figures.pareto import Point, pareto
+
+    points = [Point(*point) for point in found.points()]
+    front = {plan.text for plan in found.best}
+    against = found.search.aim.against or ""
+    save(pareto(points, [point for point in points if point.text in front], against), file)
 
 
 def _counted(found: Found) -> str:
@@ -162,44 +190,40 @@ def _best(found: Found, plan: Looked, options: dict[str, Any]) -> dict[str, Any]
         "step_time_s": step_time_s,
         "peak_memory_bytes": measured.memory_bytes,
         "mfu": row["mfu"],
-        "value": value,
+        "value": value[0],
         "largest_loss": row["largest_loss"],
+        "loses_by": row["loses_by"],
         **({"days": days, "cost" if options["price"] else "gpu_hours": cost} if days is not None else {}),
     }
 
 
 def _run(found: Found, plan: Looked, options: dict[str, Any]) -> tuple[float | None, float]:
     """Days that a plan takes for the tokens, and what it costs, which without a price is GPU-hours."""
+    from ..search.search import tokens_of
     from ..units import DAY_S, HOUR_S
 
     if not options["tokens"] or not plan.measured or not plan.measured.step_time_s:
         return None, 0.0
-    run_s = options["tokens"] / _tokens_per_step(found, plan) * plan.measured.step_time_s
+    run_s = options["tokens"] / tokens_of(found.search.base) * plan.measured.step_time_s
     return run_s / DAY_S, run_s / HOUR_S * plan.weighed.gpus * (options["price"] or 1.0)
-
-
-def _tokens_per_step(found: Found, plan: Looked) -> int:
-    from ..search.weigh import scenario_of
-
-    return scenario_of(found.search.base, plan.choice).job.tokens
 
 
 def _print(found: Found, options: dict[str, Any]) -> None:
     """The best plans, what the others are lost to, and how many plans there are of each kind."""
     from ..units import GIB, show_s
 
-    header = ["plan", "GPUs", "step time", "MFU", "memory", "behind", "largest loss"]
+    header = ["plan", "GPUs", "step time", "MFU", "memory", "behind", "largest loss", "loses by"]
     tokens = ["days", "cost" if options["price"] else "GPU-hours"] if options["tokens"] else []
-    rows, first = [], found.best[0].value
+    rows, first = [], found.best[0].simulated()[2][0]
     for plan in found.best:
         measured, step_time_s, value = plan.simulated()
-        behind = f"{value / first - 1:.2%}" if first and plan is not found.best[0] else ""
+        behind = f"{value[0] / first - 1:.2%}" if first and plan is not found.best[0] else ""
         days, cost = _run(found, plan, options)
         more = [f"{days:,.1f}", f"{cost:,.0f}"] if days is not None else []
         memory = f"{measured.memory_bytes / GIB:.1f} GiB"
         rows.append([plan.text, str(plan.weighed.gpus), show_s(step_time_s), f"{measured.mfu:.1%}", memory, behind,
-                     found.largest_loss(plan) or "", *more])  # fmt: skip
-    print_table([*header, *tokens], rows, right=[1, 2, 3, 4, 5, *range(7, 7 + len(tokens))])
+                     found.largest_loss(plan) or "", found.loses_by(plan) or "", *more])  # fmt: skip
+    print_table([*header, *tokens], rows, right=[1, 2, 3, 4, 5, *range(8, 8 + len(tokens))])
     say(_counted(found))
     for field, (number, example) in found.reasons.items():
         say(f"  {number:,} infeasible by {field}: {example}")

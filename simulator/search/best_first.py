@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import groupby
+from math import inf
 from typing import Literal, NamedTuple
 
 from ..errors import InvariantBroken
@@ -24,8 +25,12 @@ from ..units import HOUR_S, seconds
 from .space import Choice
 from .weigh import LEGAL, TOO_LONG, Base, Examined, Measured, Weighed, examined, measured, quick_bounds_ns, weighed
 
-Objective = Literal["step_time", "cost", "energy", "memory"]
-SIMULATED, NOT_REACHED = "simulated", "not reached"
+Objective = Literal["step_time", "cost", "energy", "memory", "gpus"]
+Against = Literal["memory", "cost", "gpus"]
+"""What a front weighs against the time of a step."""
+Value = tuple[float, ...]
+"""What is least for the best plan, and behind it what decides between plans that are equal in that."""
+SIMULATED, NOT_REACHED, TOO_SLOW = "simulated", "not reached", "too slow for the days"
 BY_KERNELS, BY_BUSY_TIME, BY_BOUND = "slower by its kernels", "slower by its busy time", "slower by its bound"
 MOST_TOGETHER = 64
 """Largest number of plans of a branch that are looked at in one task."""
@@ -34,23 +39,36 @@ HINT = "memory may have run out: try fewer --workers"
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What is least for the best plan, and how many plans are wanted."""
+    """What is least for the best plan, how many plans are wanted, and the longest step of a plan that is wanted.
+
+    With `against` the front is wanted instead: all plans for which none is better in one of the two, and as good in the other.
+    """
 
     objective: Objective = "step_time"
     top: int = 5
+    against: Against | None = None
+    within_s: float = inf
 
-    def value(self, gpus: int, step_time_s: float, memory_bytes: float, energy_j: float | None) -> float:
-        """The value of a simulated plan: seconds, GPU-hours, joules or bytes of a step."""
+    def value(self, gpus: int, step_time_s: float, memory_bytes: float, energy_j: float | None) -> Value:
+        """The value of a simulated plan: seconds, GPU-hours, joules or bytes of a step, or GPUs and then seconds."""
+        if self.objective == "gpus":
+            return float(gpus), step_time_s
         if self.objective == "memory":
-            return memory_bytes
+            return (memory_bytes,)
         if self.objective == "energy":
-            return float("inf") if energy_j is None else energy_j
-        return step_time_s * gpus / HOUR_S if self.objective == "cost" else step_time_s
+            return (inf if energy_j is None else energy_j,)
+        return (step_time_s * gpus / HOUR_S if self.objective == "cost" else step_time_s,)
 
-    def least(self, plan: Weighed, step_ns: int) -> float:
+    def least(self, plan: Weighed, step_ns: int) -> Value:
         """The least value of a plan whose step takes at least so long. A GPU draws its idle power throughout."""
         step_s = seconds(step_ns)
         return self.value(plan.gpus, step_s, plan.memory_bytes, plan.gpus * (plan.idle_w or 0.0) * step_s)
+
+    def weighed_against(self, gpus: int, step_time_s: float, memory_bytes: float) -> float:
+        """What the front has beside the time of a step: bytes, GPU-hours or GPUs."""
+        if self.against == "memory":
+            return memory_bytes
+        return step_time_s * gpus / HOUR_S if self.against == "cost" else float(gpus)
 
 
 UNSEEN = Weighed(NOT_REACHED)
@@ -66,9 +84,9 @@ class Looked:
     weighed: Weighed = UNSEEN
     bound_ns: int = 0
     measured: Measured | None = None
-    value: float | None = None
+    value: Value | None = None
 
-    def simulated(self) -> tuple[Measured, float, float]:
+    def simulated(self) -> tuple[Measured, float, Value]:
         """The simulation of a plan, its step time in seconds and its value."""
         if self.measured is None or self.measured.step_time_s is None or self.value is None:
             raise InvariantBroken(f"{self.text} was not simulated")
@@ -86,6 +104,7 @@ OPEN, EXAMINE, SIMULATE = range(3)
 """The quick bounds of a branch, the memory and bound of a plan, its simulation."""
 LEFT_OUT = {OPEN: BY_KERNELS, EXAMINE: BY_BUSY_TIME, SIMULATE: BY_BOUND}
 """What becomes of plans whose question is not asked any more."""
+DOMINATED = "dominated by the front"
 
 
 @dataclass(slots=True)
@@ -96,9 +115,9 @@ class Search:
     aim: Aim
     plans: list[Looked]
     long: bool = False
-    best: list[tuple[float, str, int]] = field(default_factory=list)
-    """Value, text and number of the simulated plans, the best first."""
-    _heap: list[tuple[float, str, Question]] = field(default_factory=list)
+    best: list[tuple[Value, str, int]] = field(default_factory=list)
+    """Value, text and number of the simulated plans, the best first; of a front those of the front only."""
+    _heap: list[tuple[Value, str, Question]] = field(default_factory=list)
     """Least value, text of the first plan, and the question that comes next for them."""
 
     def run(self, workers: int, tell: Callable[[str], None]) -> None:
@@ -114,9 +133,6 @@ class Search:
                 self._order(question.plans[0], found)
             else:
                 self._add(question.plans[0], found, tell)
-        for _, _, question in self._heap:
-            for number in question.plans:
-                self.plans[number].status = LEFT_OUT[question.stage]
 
     def _weigh(self, workers: int, tell: Callable[[str], None]) -> None:
         branches = list(_branches(self.plans))
@@ -158,22 +174,60 @@ class Search:
             return
         plan.status = SIMULATED
         plan.value = self.aim.value(plan.weighed.gpus, found.step_time_s, found.memory_bytes, found.energy_j)
+        if found.step_time_s > self.aim.within_s:
+            return
         insort(self.best, (plan.value, plan.text, number))
+        if self.aim.against:
+            self.best = list(self._front())
         tell(f"best of {len(self.best):,} simulated plans: {self.plans[self.best[0][2]].text}")
+
+    def _front(self) -> Iterator[tuple[Value, str, int]]:
+        """Those of the best plans, from the quickest on, that no plan dominates."""
+        least: tuple[float, float] | None = None
+        for value, text, number in self.best:
+            _, step_time_s, _ = self.plans[number].simulated()
+            other = self._other(number)
+            if least is None or other < least[1] or (step_time_s, other) == least:
+                least = step_time_s, other
+                yield value, text, number
+
+    def _other(self, number: int) -> float:
+        """What the front has beside the time of a step of a simulated plan."""
+        measured, step_time_s, _ = self.plans[number].simulated()
+        return self.aim.weighed_against(self.plans[number].weighed.gpus, step_time_s, measured.memory_bytes)
+
+    def _left_out(self, number: int, stage: int) -> str | None:
+        """Why a plan cannot be among those that are wanted, by its bound; None if it may be."""
+        plan = self.plans[number]
+        step_s = seconds(plan.bound_ns)
+        if step_s > self.aim.within_s:
+            return TOO_SLOW
+        if self.aim.against:
+            least = step_s, self.aim.weighed_against(plan.weighed.gpus, step_s, plan.weighed.memory_bytes)
+            points = ((self.plans[one].simulated()[1], self._other(one)) for _, _, one in self.best)
+            return DOMINATED if any(p[0] <= least[0] and p[1] <= least[1] and p != least for p in points) else None
+        full = len(self.best) >= self.aim.top
+        return LEFT_OUT[stage] if full and self.aim.least(plan.weighed, plan.bound_ns) > self.best[self.aim.top - 1][0] else None
 
     def next_task(self) -> tuple[Question, Call] | None:
         """The question to ask next, about the plans with the least bound; None if nothing that is left can be among the best."""
-        if not self._heap:
-            return None
-        if len(self.best) >= self.aim.top and self._heap[0][0] > self.best[self.aim.top - 1][0]:
-            return None
-        _, _, question = heappop(self._heap)
+        while self._heap:
+            _, _, (stage, plans) = heappop(self._heap)
+            for number in plans:
+                self.plans[number].status = self._left_out(number, stage) or NOT_REACHED
+            question = Question(stage, tuple(number for number in plans if self.plans[number].status == NOT_REACHED))
+            if question.plans:
+                return question, self._call(question)
+        return None
+
+    def _call(self, question: Question) -> Call:
+        """The function that answers a question, and what it is given."""
         choices = [self.plans[number].choice for number in question.plans]
         if question.stage == OPEN:
-            return question, (quick_bounds_ns, (self.base, choices))
+            return quick_bounds_ns, (self.base, choices)
         if question.stage == EXAMINE:
-            return question, (examined, (self.base, choices[0], self.aim.objective != "memory"))
-        return question, (measured, (self.base, choices[0], "auto", self.long))
+            return examined, (self.base, choices[0], self.aim.objective != "memory")
+        return measured, (self.base, choices[0], "auto", self.long)
 
 
 def _branches(plans: Sequence[Looked]) -> Iterator[list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, get_args
@@ -17,14 +18,14 @@ from ..costs.kernels.power import no_energy
 from ..errors import InvariantBroken, UserError, did_you_mean, shown
 from ..study.grid import Axis, axes_of, said
 from ..units import seconds
-from .best_first import Aim, Looked, Objective, Search, search_of
+from .best_first import Against, Aim, Looked, Objective, Search, search_of
 from .space import MOST_PLANS, Choice, choices, space_of, with_values
 from .weigh import INFEASIBLE, TOO_LONG, Base, measured, scenario_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-OBJECTIVES = get_args(Objective)
+OBJECTIVES, AGAINST = get_args(Objective), get_args(Against)
 MOST_TOP = 1000
 OTHER_WORK = ("model", "job.global_batch", "job.sequence_length", "jobs")
 """Fields that change what a step does: steps of different work cannot be compared."""
@@ -39,6 +40,7 @@ class Found:
 
     search: Search
     wall_s: float
+    """Seconds of the search, without those of the confirmation."""
     complete: bool
     """False if the search was interrupted: the best plans are then those that were simulated until then."""
     confirmed: str
@@ -46,8 +48,9 @@ class Found:
 
     @property
     def best(self) -> list[Looked]:
-        """The best plans, the best first."""
-        return [self.search.plans[number] for _, _, number in self.search.best[: self.search.aim.top]]
+        """The best plans, the best first, or all plans of the front."""
+        aim = self.search.aim
+        return [self.search.plans[number] for _, _, number in self.search.best[: None if aim.against else aim.top]]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -66,6 +69,7 @@ class Found:
         choice, base = plan.choice, self.search.base
         fields = choice.plan_fields(scenario_of(base, choice).model.layers)
         settled = {f"plan.{name}": list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+        settled |= {f"plan.overlap.{axis}": beside for axis, beside in choice.overlap_fields.items()}
         if base.document.at(("plan", "placement")) is not None:
             settled["plan.placement"] = None
         return with_values(base.document, {**dict(choice.others), **settled, "job.microbatch_size": choice.microbatch})
@@ -80,7 +84,7 @@ class Found:
             **others,
             "status": plan.status,
             "reason": (measured.reason if measured and plan.status == TOO_LONG else plan.weighed.example) or None,
-            "value": plan.value,
+            "value": plan.value[0] if plan.value else None,
             "bound_s": seconds(plan.bound_ns) or None,
             "step_time_s": measured.step_time_s if measured else None,
             "mfu": measured.mfu if measured and measured.step_time_s else None,
@@ -88,6 +92,7 @@ class Found:
             "gpus": plan.weighed.gpus or None,
             "energy_j": measured.energy_j if measured else None,
             "largest_loss": self.largest_loss(plan),
+            "loses_by": self.loses_by(plan),
         }
 
     @staticmethod
@@ -97,6 +102,27 @@ class Found:
             return None
         name, lost_s = plan.measured.losses[0]
         return f"{name} {lost_s / plan.measured.step_time_s:.1%}"
+
+    def points(self) -> list[tuple[float, float, str]]:
+        """Of a front every simulated plan, the quickest first: step time in seconds, what is weighed against it, and its text."""
+        aim, found = self.search.aim, []
+        for plan in self.search.plans:
+            if plan.value is not None:
+                measured, step_time_s, _ = plan.simulated()
+                other = aim.weighed_against(plan.weighed.gpus, step_time_s, measured.memory_bytes)
+                found.append((step_time_s, other, plan.text))
+        return sorted(found)
+
+    def loses_by(self, plan: Looked) -> str | None:
+        """What a simulated plan takes most longer for than the best plan, as a part of the step of the best."""
+        best = self.best[0].measured if self.best else None
+        if not plan.measured or not plan.measured.step_time_s or not best or not best.step_time_s or plan is self.best[0]:
+            return None
+        before = {"kernels": best.kernels_s, **dict(best.losses)}
+        after = {"kernels": plan.measured.kernels_s, **dict(plan.measured.losses)}
+        name = max(after, key=lambda cause: after[cause] - before.get(cause, 0.0))
+        more_s = after[name] - before.get(name, 0.0)
+        return f"{name} +{more_s / best.step_time_s:.1%}" if more_s > 0 else None
 
     def table(self) -> pd.DataFrame:
         """All plans, the best first, then the others by their bounds and texts."""
@@ -118,6 +144,7 @@ def search(
     gpus: Sequence[int] = (),
     objective: str = "step_time",
     top: int = 5,
+    pareto: str | None = None,
     trust: bool = False,
     long: bool = False,
     workers: int = 1,
@@ -125,9 +152,10 @@ def search(
     """The best plans of a scenario, and what became of every other plan of the space: a row for each, the best first.
 
     The space is a file or a mapping such as {"tp": [4, 8], "microbatch": [1]}; what it leaves out is as in the default.
-    Plans that cannot be among the `top` best are not simulated: their rows have the bound that says so.
+    Plans that cannot be among the `top` best are not simulated: their rows have the bound that says so. With `pareto`, one of
+    memory, cost and gpus, the first rows are the front of step time against it.
     """
-    aim = aim_of(objective, top)
+    aim = aim_of(objective, top, pareto)
     return found_of(base_of(scenario, settings, trust=trust), aim, space, over, gpus, workers=workers, long=long).table()
 
 
@@ -139,13 +167,22 @@ def base_of(scenario: str | Path | Mapping[str, Any], settings: Iterable[str] = 
     return Base(document, trust)
 
 
-def aim_of(objective: str, top: int) -> Aim:
+def tokens_of(base: Base) -> int:
+    """The tokens of a step, which all plans of a search have in common."""
+    return from_document(base.document, Trust(base.trust)).job.tokens
+
+
+def aim_of(objective: str, top: int, against: str | None = None, within_s: float = inf) -> Aim:
     """What a search is for. Raises `UserError` for an objective that does not exist, or a number of plans outside the range."""
     if objective not in OBJECTIVES:
         raise UserError(f"no objective {shown(objective)}", hint=did_you_mean(str(objective), OBJECTIVES))
+    if against is not None and against not in AGAINST:
+        raise UserError(f"no front of step time and {shown(against)}", hint=did_you_mean(str(against), AGAINST))
+    if against is not None and objective != "step_time":
+        raise UserError(f"a front has no objective {objective}", hint="it is of step time and memory, cost or gpus")
     if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= MOST_TOP:
         raise UserError(f"{shown(top)} best plans cannot be found", hint=f"a whole number from 1 to {MOST_TOP:,}")
-    return Aim(objective, top)  # type: ignore[arg-type]
+    return Aim(objective, top, against, within_s)  # type: ignore[arg-type]
 
 
 def found_of(
@@ -164,23 +201,25 @@ def found_of(
     scenario = from_document(base.document, Trust(base.trust))
     if aim.objective == "energy" and (why := no_energy(scenario.cluster.gpu, scenario.job.dtype)):
         raise UserError(f"energy is not known: {why}", hint="search for step_time or cost")
-    looked = search_of(base, aim, _choices(scenario, space, over, gpus), long=long)
+    looked = search_of(base, aim, choices_of(base, space, over, gpus), long=long)
     complete = True
     try:
         looked.run(workers, tell)
     except KeyboardInterrupt:
         complete = False
+    wall_s = perf_counter() - began
     confirmed = _confirmed(looked, long=long) if looked.best and complete else "not confirmed: the search was interrupted"
-    return Found(looked, perf_counter() - began, complete, confirmed if looked.best else "no plan was simulated")
+    return Found(looked, wall_s, complete, confirmed if looked.best else "no plan was simulated")
 
 
-def _choices(
-    scenario: Scenario,
+def choices_of(
+    base: Base,
     space: str | Path | Mapping[str, Any] | None,
-    over: Iterable[str] | Mapping[str, Sequence[Any]],
-    gpus: Sequence[int],
+    over: Iterable[str] | Mapping[str, Sequence[Any]] = (),
+    gpus: Sequence[int] = (),
 ) -> list[Choice]:
     """The plans of a search. Raises `UserError` for fields that cannot vary in it."""
+    scenario = from_document(base.document, Trust(base.trust))
     axes, faults = axes_of(over) if over else ((), [])
     if faults:
         raise UserError(faults=faults)

@@ -24,6 +24,9 @@ from ..study.grid import Axis, said
 EVEN = "even"
 WITHOUT_PIPELINE = "1f1b"
 MOST_PLANS = 200_000
+AXES_BESIDE = ("dp", "tp", "pp", "ep")
+Beside = Literal["framework", "none", "dp", "tp", "pp", "dp+tp", "dp+pp", "tp+pp", "dp+tp+pp", "dp+pp+ep", "dp+tp+pp+ep"]
+FRAMEWORK: Beside = "framework"
 Kind = Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
 
 
@@ -36,6 +39,7 @@ class Space(Declared):
     pp: Annotated[tuple[Degree, ...], "degrees of pipeline parallelism"] = (1, 2, 4, 8, 16)
     cp: Annotated[tuple[Degree, ...], "degrees of context parallelism"] = (1,)
     ep: Annotated[tuple[Degree, ...], "degrees of expert parallelism"] = (1,)
+    dp: Annotated[tuple[Degree, ...], "degrees of data parallelism; none: what the other degrees leave of the GPUs"] = ()
     microbatch: Annotated[tuple[Degree, ...], "sequences in a microbatch"] = (1, 2, 4)
     schedule: Annotated[tuple[Annotated[str, Text("schedule")], ...], "schedules; without a pipeline it is 1f1b"] = (
         "1f1b",
@@ -52,6 +56,10 @@ class Space(Declared):
         tuple[Literal["even", "lighter-last"], ...],
         "layers of the stages: even, or with a layer less on the last stage, which has the head",
     ] = ("even", "lighter-last")
+    overlap: Annotated[
+        tuple[Beside, ...],
+        "communication beside compute: as the scenario and its framework have it, none, or that of these axes and no others",
+    ] = ("framework",)
 
 
 SPACE_GRAMMARS: Grammars = {"schedule": Grammar(GRAMMARS["schedule"].read, "1f1b")}
@@ -71,6 +79,9 @@ class Choice:
     sharding: str
     recompute: str
     split: str
+    dp: int | None = None
+    """None: what the other degrees leave of the GPUs."""
+    overlap: str = FRAMEWORK
     others: tuple[tuple[str, Any], ...] = ()
     """Other fields of the scenario that the search varies, by their dotted names."""
 
@@ -78,13 +89,15 @@ class Choice:
     def text(self) -> str:
         """The canonical text of the plan."""
         chunks = f" x {self.chunks}" if self.chunks > 1 else ""
+        further = {"cp": self.cp, "ep": self.ep, "dp": self.dp or 0}
         words = [
-            f"tp {self.tp} pp {self.pp}" + f" cp {self.cp}" * (self.cp > 1) + f" ep {self.ep}" * (self.ep > 1),
+            f"tp {self.tp} pp {self.pp}" + "".join(f" {name} {value}" for name, value in further.items() if value > 1),
             f"microbatch {self.microbatch}",
             f"{self.schedule}{chunks}",
             self.sharding,
             f"recompute {self.recompute}",
             *([self.split] if self.split != EVEN else []),
+            *([f"overlap {self.overlap}"] if self.overlap != FRAMEWORK else []),
             *(f"{name}={said(value)}" for name, value in self.others),
         ]
         return ", ".join(words)
@@ -92,14 +105,14 @@ class Choice:
     @property
     def branch(self) -> tuple[object, ...]:
         """What plans have in common that differ in their pipelines only."""
-        return self.others, self.tp, self.cp, self.ep, self.microbatch, self.sharding, self.recompute
+        return self.others, self.tp, self.cp, self.ep, self.dp, self.microbatch, self.sharding, self.recompute, self.overlap
 
     def plan_fields(self, layers: int) -> dict[str, Any]:
         """The fields of the plan of a model with so many layers."""
         return {
             "tp": self.tp,
             "pp": self.pp,
-            "dp": None,
+            "dp": self.dp,
             "cp": self.cp,
             "ep": self.ep,
             "schedule": self.schedule,
@@ -108,6 +121,11 @@ class Choice:
             "recompute": self.recompute,
             "layout": self.layout(layers),
         }
+
+    @property
+    def overlap_fields(self) -> dict[str, bool]:
+        """The fields of the overlap of the plan; none where it is that of the scenario."""
+        return {} if self.overlap == FRAMEWORK else {axis: axis in self.overlap.split("+") for axis in AXES_BESIDE}
 
     def layout(self, layers: int) -> str | tuple[int, ...]:
         """The layers of every stage, as a plan says it."""
@@ -147,12 +165,14 @@ def choices(space: Space, axes: Sequence[Axis]) -> Iterator[Choice]:
         space.tp,
         space.cp,
         space.ep,
+        space.dp or (None,),
         space.microbatch,
         space.sharding,
         space.recompute,
+        space.overlap,
     )
-    for other, (pp, schedule, chunks, split), tp, cp, ep, microbatch, sharding, recompute in product(*parts):
-        yield Choice(tp, pp, cp, ep, microbatch, schedule, chunks, sharding, recompute, split, other)
+    for other, (pp, schedule, chunks, split), tp, cp, ep, dp, microbatch, sharding, recompute, overlap in product(*parts):
+        yield Choice(tp, pp, cp, ep, microbatch, schedule, chunks, sharding, recompute, split, dp, overlap, other)
 
 
 def _pipelines(space: Space) -> Iterator[tuple[int, str, int, str]]:

@@ -88,6 +88,8 @@ class Measured:
     energy_j: float | None = None
     losses: tuple[tuple[str, float], ...] = ()
     """Seconds of the step by what they are lost to, the greatest first."""
+    kernels_s: float = 0.0
+    """Seconds of the step in which the mean GPU runs kernels."""
     reason: str = ""
     """Why it was not simulated."""
 
@@ -130,7 +132,8 @@ def scenario_of(base: Base, choice: Choice) -> Scenario:
 
 def _scenario(kept: _Kept, choice: Choice) -> Scenario:
     scenario = kept.scenario
-    plan = replace(scenario.plan, **choice.plan_fields(scenario.model.layers))
+    overlap = replace(scenario.plan.overlap, **choice.overlap_fields)
+    plan = replace(scenario.plan, overlap=overlap, **choice.plan_fields(scenario.model.layers))
     return replace(scenario, plan=plan, job=replace(scenario.job, microbatch_size=choice.microbatch))
 
 
@@ -255,6 +258,8 @@ def measured(base: Base, choice: Choice, engine: str = "auto", long: bool = Fals
     metrics = run.metrics
     losses = {"bubble": metrics.bubble_fraction * metrics.step_time_s}
     losses |= {f"exposed {axis}": seconds for axis, seconds in metrics.exposed_s.items()}
+    losses |= {f"imbalance {axis}": seconds for axis, seconds in metrics.imbalance_s.items()}
+    losses |= {"launches": metrics.launch_s, "optimizer": metrics.optimizer_s}
     energy_j = run.energy.joules_per_step if isinstance(run.energy, Energy) else None
     listed = tuple(sorted(losses.items(), key=lambda loss: -loss[1]))
-    return Measured(metrics.step_time_s, metrics.mfu, run.peak_memory_bytes, energy_j, listed)
+    return Measured(metrics.step_time_s, metrics.mfu, run.peak_memory_bytes, energy_j, listed, metrics.busy_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +90,7 @@ def test_plans_are_skipped_and_never_better() -> None:
     skipped = [plan for plan in result.search.plans if plan.status.startswith("slower")]
     assert {plan.status for plan in skipped} <= {*SLOWER}
     assert len(skipped) > result.counts[SIMULATED]
-    worst = result.best[-1].value or inf
+    worst = result.best[-1].simulated()[1]
     for plan in random.Random(7).sample(skipped, 12):
         one = tried(result.search.base, plan.choice)
         assert one is not None
@@ -114,7 +113,7 @@ def test_the_scenario_of_a_plan_has_its_step() -> None:
     )
     best = result.best[0]
     again = sim.scenario(result.document(best).data).simulate()
-    assert again.metrics.step_time_s == best.value
+    assert (again.metrics.step_time_s,) == best.value
     assert again.scenario.plan.layout == (2, 2, 3, 1)
 
 
@@ -156,3 +155,44 @@ def test_a_space_in_a_file_has_its_lines(tmp_path: Path) -> None:
         space_of(file)
     lines = sorted(fault.where.rpartition("space.yaml:")[2].split(":")[0] for fault in failed.value.faults)
     assert lines == ["2", "3"]
+
+
+@pytest.mark.parametrize("against", ["memory", "cost", "gpus"])
+def test_a_front_is_that_of_all_plans(against: str) -> None:
+    space = {"tp": [1, 2], "pp": [1, 2], "microbatch": [1], "schedule": ["1f1b"]}
+    gpus = (8, 16) if against != "memory" else ()
+    result = found_of(base_of(SCENARIO), aim_of("step_time", 1, against), space, (), gpus)
+    points = []
+    for plan in result.search.plans:
+        one = tried(result.search.base, plan.choice)
+        if one is not None and one.step_time_s is not None:
+            size = dict(plan.choice.others).get("cluster.nodes", 2) * 8
+            other = result.search.aim.weighed_against(size, one.step_time_s, one.memory_bytes)
+            points.append((one.step_time_s, other, plan.text))
+
+    def dominated(step_s: float, other: float) -> bool:
+        return any(s <= step_s and o <= other and (s, o) != (step_s, other) for s, o, _ in points)
+
+    front = {text for step_s, other, text in points if not dominated(step_s, other)}
+    assert {plan.text for plan in result.best} == front
+
+
+def test_only_plans_within_the_days_are_wanted() -> None:
+    space = {"tp": [1, 2], "pp": [1], "microbatch": [1], "recompute": ["none"]}
+    every = found_of(base_of(SCENARIO), aim_of("step_time", 9), space, (), (8, 16)).best
+    times = [plan.simulated()[1] for plan in every]
+    within_s = (times[0] + times[-1]) / 2
+    result = found_of(base_of(SCENARIO), aim_of("gpus", 9, within_s=within_s), space, (), (8, 16))
+    quick = {plan.text for plan, step_s in zip(every, times, strict=True) if step_s <= within_s}
+    assert {plan.text for plan in result.best} == quick
+    values = [plan.simulated()[2] for plan in result.best]
+    assert values == sorted(values)
+
+
+def test_overlap_and_replicas_are_dimensions() -> None:
+    space = {"tp": [1], "pp": [1], "dp": [16], "microbatch": [1], "recompute": ["none"], "overlap": ["framework", "none", "dp"]}
+    result = found(SCENARIO, space, "step_time")
+    assert {plan.choice.overlap for plan in result.best} == {"framework", "none", "dp"}
+    none = next(plan for plan in result.best if plan.choice.overlap == "none")
+    assert result.document(none).at(("plan", "overlap", "dp")) is False
+    assert none.value == (sim.scenario(result.document(none).data).simulate().metrics.step_time_s,)

@@ -1,0 +1,42 @@
+"""The front of step time against memory, cost or GPUs, among all plans that a search simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..units import GIB
+from .drawing import Drawing, Figure
+
+COLOUR, OTHERS = "#31557f", "#9a9a9a"
+WIDE_IN, TALL_IN = 7.5, 4.5
+LABELS = {"memory": "memory of the fullest GPU, GiB", "cost": "GPU-hours of a step", "gpus": "GPUs"}
+SCALES = {"memory": GIB, "cost": 1.0, "gpus": 1.0}
+MOST_NAMED = 8
+"""Largest number of plans of the front that are named."""
+
+
+class Point(NamedTuple):
+    """A simulated plan: its step time in seconds, what the front weighs against it, and its text."""
+
+    step_time_s: float
+    other: float
+    text: str
+
+
+def pareto(points: Sequence[Point], front: Sequence[Point], against: str) -> Figure:
+    """A matplotlib figure of simulated plans and of the front, from its quickest plan on."""
+    figure = Drawing(figsize=(WIDE_IN, TALL_IN), layout="constrained", dpi=140)
+    axes, scale = figure.subplots(), SCALES[against]
+    axes.plot([p.other / scale for p in points], [p.step_time_s for p in points], "o", color=OTHERS, markersize=4, zorder=2)
+    others, times = [p.other / scale for p in front], [p.step_time_s for p in front]
+    axes.step(others[::-1], times[::-1], "o-", where="post", color=COLOUR, linewidth=1.6, markersize=6, zorder=3)
+    for number, (other, time) in enumerate(zip(others[:MOST_NAMED], times, strict=False), 1):
+        axes.annotate(str(number), (other, time), (4, 5), textcoords="offset points", fontsize=8, color=COLOUR)
+    named = [f"{number} {point.text}" for number, point in enumerate(front[:MOST_NAMED], 1)]
+    left = [f"and {len(front) - MOST_NAMED} plans more"] if len(front) > MOST_NAMED else []
+    axes.set_title("\n".join([*named, *left]), fontsize=7, loc="left")
+    axes.set_xlabel(LABELS[against])
+    axes.set_ylabel("step time, s")
+    axes.grid(alpha=0.25)
+    return figure
