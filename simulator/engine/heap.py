@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 
@@ -228,11 +228,12 @@ class _Fluid:
 class _Body:
     """Pieces, one after the other, and when they end at speeds that have been met."""
 
-    __slots__ = ("kind", "known", "ns")
+    __slots__ = ("columns", "kind", "known", "ns")
 
     def __init__(self, ns: tuple[int, ...], kind: tuple[int, ...]) -> None:
         self.ns, self.kind = ns, kind
         self.known: dict[Speeds, list[int]] = {}
+        self.columns: dict[Speeds, Array] = {}
 
     def ends(self, speeds: Speeds) -> list[int]:
         """The end of every piece after the start of the first one, at these speeds."""
@@ -241,6 +242,15 @@ class _Body:
             lasting = [_lasting(ns << SPEED_BITS, speeds[kind]) for ns, kind in zip(self.ns, self.kind, strict=True)]
             found = self.known[speeds] = list(accumulate(lasting))
         return found
+
+    def starts_ns(self, at: int, present: int, first: int, speeds: Speeds) -> Array:
+        """The starts of the pieces behind piece `at`, up to the present one, if ends at these speeds count from `first`."""
+        ends = self.ends(speeds)
+        if ends[-1] >= LIMIT:
+            return np.array([first + end for end in ends[at:present]], dtype=np.int64)
+        if speeds not in self.columns:
+            self.columns[speeds] = np.array(ends)
+        return first + self.columns[speeds][at:present]
 
 
 @dataclass(slots=True)
@@ -251,12 +261,17 @@ class _Progress:
     left: int
     since: int
     speeds: Speeds
-    begun_ns: list[int]
-    """The starts of its pieces so far. The last of them is the present piece."""
+    begun_ns: int
+    """The start of the first piece."""
+    at: int = 0
+    """The present piece."""
+    passed: list[tuple[int, int, int, Speeds]] = field(default_factory=list)
+    """For each change of the present piece: the pieces before and after it, the time from which ends at these speeds count, and the
+    speeds."""
 
     def ends(self) -> int:
         """The time at which all pieces are done, if the speeds stay as they are."""
-        at, body = len(self.begun_ns) - 1, self.body
+        at, body = self.at, self.body
         ended = self.since + _lasting(self.left, self.speeds[body.kind[at]])
         if len(body.ns) == 1:
             return ended
@@ -265,7 +280,7 @@ class _Progress:
 
     def advance(self, now: int) -> None:
         """Brings the present piece and the work left of it up to a time."""
-        at, body, speeds = len(self.begun_ns) - 1, self.body, self.speeds
+        at, body, speeds = self.at, self.body, self.speeds
         speed = speeds[body.kind[at]]
         ended = self.since + _lasting(self.left, speed)
         if now < ended:
@@ -274,9 +289,16 @@ class _Progress:
             ends = body.ends(speeds)
             first = ended - ends[at]
             present = min(bisect_right(ends, now - first, at), len(ends) - 1)
-            self.begun_ns += [first + end for end in ends[at:present]]
-            self.left = (body.ns[present] << SPEED_BITS) - speeds[body.kind[present]] * (now - self.begun_ns[-1])
+            if present > at:
+                self.passed.append((at, present, first, speeds))
+                self.at = present
+                self.left = (body.ns[present] << SPEED_BITS) - speeds[body.kind[present]] * (now - first - ends[present - 1])
         self.since = now
+
+    def starts_ns(self) -> list[Array]:
+        """The starts of all pieces, in parts."""
+        columns = [np.array([self.begun_ns])]
+        return columns + [self.body.starts_ns(*change) for change in self.passed]
 
 
 class _Speeds:
@@ -305,7 +327,7 @@ class _Speeds:
         """Starts a task at the speeds before this instant, which `settle` corrects."""
         body, rank = self.body[task], self.rank[task]
         self.of[task] = self.running[rank][task] = progress = _Progress(
-            body, body.ns[0] << SPEED_BITS, now, self.speeds[rank], [now]
+            body, body.ns[0] << SPEED_BITS, now, self.speeds[rank], now
         )
         self.set_clock(task, progress)
 
@@ -346,18 +368,20 @@ class _Speeds:
 
     def begun_ns(self) -> Array:
         """The start of every piece."""
-        return np.array([ns for task in sorted(self.of) for ns in self.of[task].begun_ns], dtype=np.int64)
+        parts = [part for task in sorted(self.of) for part in self.of[task].starts_ns()]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 def _bodies(pieces: Pieces) -> dict[int, _Body]:
     """The body of every task whose speed may change; equal ones once."""
-    ns, kind, bodies = pieces.ns.tolist(), pieces.kind.tolist(), {}
-    known: dict[tuple[tuple[int, ...], tuple[int, ...]], _Body] = {}
-    for task, (a, b) in enumerate(pairwise(pieces.ptr.tolist())):
-        if a < b:
-            key = tuple(ns[a:b]), tuple(kind[a:b])
-            body = known.get(key)
-            bodies[task] = known[key] = body or _Body(*key)
+    bodies: dict[int, _Body] = {}
+    known: dict[tuple[bytes, bytes], _Body] = {}
+    for task in np.flatnonzero(np.diff(pieces.ptr)).tolist():
+        some = slice(*pieces.ptr[task : task + 2].tolist())
+        key = pieces.ns[some].tobytes(), pieces.kind[some].tobytes()
+        if key not in known:
+            known[key] = _Body(tuple(pieces.ns[some].tolist()), tuple(pieces.kind[some].tolist()))
+        bodies[task] = known[key]
     return bodies
 
 
