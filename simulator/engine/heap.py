@@ -55,6 +55,14 @@ def times_by(small: Contracted) -> Times:
     return small.times(run.times(), run.speeds.begun_ns())
 
 
+def with_pieces(graph: TaskGraph, pieces: Pieces) -> tuple[Times, Array] | None:
+    """The times of all tasks and the start of every piece; None if tasks are left, or if times might not fit into 64 bits."""
+    run = _Run(graph, pieces)
+    if not run.run() or max(run.end, default=0) >= LIMIT:
+        return None
+    return run.times(), run.speeds.begun_ns()
+
+
 def whole_times(graph: TaskGraph) -> Times:
     """The times of all tasks, without contraction."""
     run = _Run(graph, Pieces.of(graph))

@@ -42,9 +42,15 @@ class Stretches:
     heads: Array
     """Stretch -> its first row of the whole template; it ends before the first row of the next one."""
     ns: Array
-    """Row -> the time in ns that it always takes, or takes at full speed if others may slow it; `OPEN` for a stretch by itself."""
+    """Row -> the time in ns that it takes if nothing slows it; `OPEN` for a stretch by itself."""
+    piece_ns: Array
     kind: Array
-    """Row -> its kind as a piece: the resource that it needs, or `FIXED`."""
+    """Row -> its time and kind as a piece: at full speed, with the resource that it needs; or `FIXED`."""
+
+    @cached_property
+    def main(self) -> int:
+        """The lane with most own work."""
+        return _main(self.whole)
 
     @cached_property
     def ends(self) -> Array:
@@ -163,14 +169,17 @@ def _part(whole: Template, table: Array, takes: Array, speed: int, group: Array)
     kind = np.full(len(whole), FIXED)
     if whole.resource is not None:
         kind = np.where(own & (whole.resource >= 0), whole.resource, FIXED)
-    slower = np.flatnonzero(own & (ns > 0) & (kind == FIXED)) if speed not in (0, FULL_SPEED) else ns[:0]
-    ns[slower] = -(-(ns[slower] << SPEED_BITS) // speed)
     ns = np.where((ns > 0) & (ns < MOST_NS), ns, OPEN)
+    piece_ns = ns.copy()
+    if speed not in (0, FULL_SPEED):
+        slower = np.flatnonzero(own & (ns > 0))
+        ns[slower] = -(-(ns[slower] << SPEED_BITS) // speed)
+        piece_ns = np.where(kind == FIXED, ns, piece_ns)
     cut = _cut(whole, ns > 0, group)
     while (out := _beside(whole, takes, ns, cut)).any():
         ns = np.where(out, OPEN, ns)
         cut = _cut(whole, ns > 0, group)
-    return Stretches(whole, _as_template(whole, ns, kind, cut), cut.heads, ns, kind)
+    return Stretches(whole, _as_template(whole, ns, kind, cut), cut.heads, ns, piece_ns, kind)
 
 
 def _beside(whole: Template, takes: Array, ns: Array, cut: _Cut) -> Array:
@@ -207,6 +216,10 @@ class _Cut(NamedTuple):
 def _cut(whole: Template, inside: Array, group: Array) -> _Cut:
     """The stretches of a template; `inside` are the rows that may be part of one."""
     n, lanes, main = len(whole), whole.lanes, _main(whole)
+    queue = lanes.row(main) if len(lanes) else lanes.idx
+    if not len(queue):
+        inside = np.zeros(n, dtype=bool)
+        queue = np.zeros(1, dtype=np.int64)
     on, row_of = lanes.idx, lanes.row_of
     follows = row_of[1:] == row_of[:-1]
     src = np.concatenate([on[:-1][follows], whole.preds.idx])
@@ -217,23 +230,24 @@ def _cut(whole: Template, inside: Array, group: Array) -> _Cut:
     head = np.ones(n + 1, dtype=bool)
     head[1:n] = ~(adjacent[1:] & inside[1:] & inside[:-1] & (group[1:] == group[:-1]))
     run = np.cumsum(head[:n])
-    queue = lanes.row(main)
     row, last = np.arange(n), len(queue) - 1
     following, passed = np.searchsorted(queue, row), np.searchsorted(queue, row, side="right") - 1
-    ends_in = (following <= last) & (run[queue[np.minimum(following, last)]] == run)
-    begins_in = (passed >= 0) & (run[queue[np.maximum(passed, 0)]] == run)
+    next_main, last_main = queue[np.minimum(following, last)], queue[np.maximum(passed, 0)]
+    ends_in = (following <= last) & (run[next_main] == run)
+    begins_in = (passed >= 0) & (run[last_main] == run)
     implied = inside[src] & ends_in[src] & begins_in[dst] & (following[src] < passed[dst]) & (lane != main)
     left = (run[src] != run[dst]) & ~implied
     src, dst, lane = src[left], dst[left], lane[left]
-    alone = ~(ends_in & begins_in)
     head[dst] = head[src + 1] = True
+    stretch = np.cumsum(head[:n])
+    alone = ~(ends_in & begins_in & (stretch[next_main] == stretch) & (stretch[last_main] == stretch))
     head[:n][alone] = head[1:][alone] = True
     return _Cut(np.flatnonzero(head[:n]), run, src, dst, lane)
 
 
 def _main(whole: Template) -> int:
     """The lane with most own work."""
-    return int(np.argmax(np.bincount(whole.lanes.row_of[whole.slot[whole.lanes.idx] < 0], minlength=len(whole.lanes))))
+    return int(np.argmax(np.bincount(whole.lanes.row_of[whole.slot[whole.lanes.idx] < 0], minlength=len(whole.lanes) or 1)))
 
 
 def _as_template(whole: Template, ns: Array, kind: Array, cut: _Cut) -> Template:
@@ -285,7 +299,7 @@ def _with_pieces(parts: tuple[Stretches, ...], expansion: Expansion, *, every: b
         count[tasks[at]] = part.ends[at] - part.heads[at]
         rows = part.closed & slowed[tasks]
         chosen = np.flatnonzero(rows[part.of_row])
-        columns.append((tasks[part.of_row[chosen]], part.ns[chosen], part.kind[chosen]))
+        columns.append((tasks[part.of_row[chosen]], part.piece_ns[chosen], part.kind[chosen]))
     ptr = offsets(count)
     piece_ns, piece_kind = np.empty(ptr[-1], dtype=np.int64), np.empty(ptr[-1], dtype=np.int64)
     single = np.flatnonzero(count == 1)

@@ -18,9 +18,11 @@ from ..config import catalog, derived, feasible, shipped_fits, step_constants, u
 from ..config.scenario import Perturb, Scenario
 from ..costs.kernels.estimator import Options, PricedKernels, measured_cost
 from ..costs.kernels.family import LAUNCHES
-from ..engine.fold import fold, unfolded
+from ..engine import stretched_timeline
+from ..engine.fold import Folded, apart, folded
 from ..engine.replay import with_fixed_durations
 from ..engine.skeleton import Expansion
+from ..engine.stretches import stretched
 from ..engine.timeline import Timeline, grid
 from ..errors import Deadlock, InvariantBroken, UserError, described, did_you_mean, must_be, shown
 from ..fabrics.policy import policy_on
@@ -198,15 +200,10 @@ def _simulated(
     bound, fidelity = bound_of(scenario, program, site), scenario.fidelity.collectives
     messages = fidelity == "stepwise"
     skeleton = bound.skeleton if messages else bound.merged
-    folded = (fold if folding and not messages else unfolded)(skeleton, limits.must_end)
-    steps_of = stepwise(bound, site, folded, limits.must_send) if messages else None
-    graph = with_fixed_durations(steps_of.graph if steps_of else folded.graph, every=fidelity == "closed")
-    try:
-        times, used, reason = choose_engine.run(graph, limits.engine)
-    except Deadlock as deadlock:
-        raise _explained(deadlock, folded, bound.labels) from None
-    timeline = Timeline(steps_of.times(times) if steps_of else times, folded)
-    classes, ranks = folded.skeleton.ranks, len(folded.class_of)
+    ranks_of = (folded if folding and not messages else apart)(skeleton, limits.must_end)
+    found = None if messages else _stretched(ranks_of, bound, limits.engine, every=fidelity == "closed")
+    timeline, used, reason = found or _row_by_row(ranks_of, bound, site, limits, fidelity)
+    classes, ranks = timeline.skeleton.ranks, timeline.ranks
     simulated = (
         f"{classes} classes of {ranks} ranks, because {'every rank differs' if classes == ranks else 'the others behave alike'}"
     )
@@ -215,6 +212,31 @@ def _simulated(
     elif not folding:
         simulated = f"all {ranks} ranks simulated because folding was switched off"
     return bound, timeline, used, f"{simulated}; {reason}"
+
+
+def _stretched(ranks: Folded, bound: Bound, engine: str, *, every: bool) -> tuple[Timeline, str, str] | None:
+    """The timeline by stretches, where `auto` may choose, most rows are part of one, and all tasks end."""
+    if engine != "auto" or any(template.solo_ns.ndim > 1 for template in ranks.skeleton.templates):
+        return None
+    of_stretches = stretched(ranks.skeleton, lambda program: bound.labels[program].interrupted, every=every)
+    if not choose_engine.pays(of_stretches):
+        return None
+    timeline = stretched_timeline.run(ranks, of_stretches)
+    return None if timeline is None else (timeline, *choose_engine.described(of_stretches.graph))
+
+
+def _row_by_row(
+    ranks: Folded, bound: Bound, site: Site, limits: estimated_effort.Limits, fidelity: str
+) -> tuple[Timeline, str, str]:
+    """The timeline of all rows, or of all messages, the engine, and the reason for the engine."""
+    expansion = ranks.expansion()
+    steps_of = stepwise(bound, site, expansion, limits.must_send) if fidelity == "stepwise" else None
+    graph = with_fixed_durations(steps_of.graph if steps_of else expansion.graph, every=fidelity == "closed")
+    try:
+        times, used, reason = choose_engine.run(graph, limits.engine)
+    except Deadlock as deadlock:
+        raise _explained(deadlock, expansion, bound.labels) from None
+    return Timeline(steps_of.times(times) if steps_of else times, expansion), used, reason
 
 
 def _explained(deadlock: Deadlock, expansion: Expansion, labels: tuple[Labels, ...]) -> Deadlock:
