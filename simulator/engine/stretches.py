@@ -189,13 +189,7 @@ def _beside(whole: Template, takes: Array, ns: Array, cut: _Cut) -> Array:
         return np.zeros(len(whole), dtype=bool)
     slows = (whole.slot >= 0) & (ns > 0) & takes[np.maximum(whole.slot, 0), whole.charge]
     on = np.unique(whole.lanes.row_of[(whole.resource >= 0)[whole.lanes.idx]])
-    main = np.zeros(len(whole), dtype=bool)
-    main[whole.lanes.row(_main(whole))] = True
-    head = np.zeros(len(whole), dtype=bool)
-    head[cut.heads] = True
-    stretch = np.cumsum(head) - 1
-    holds_main = np.bincount(stretch, weights=main) > 0
-    out: Array = slows & ((len(on) > 1) | ~holds_main[stretch])
+    out: Array = slows & ((len(on) > 1) | ~cut.between)
     return out
 
 
@@ -206,6 +200,8 @@ class _Cut(NamedTuple):
     """Stretch -> its first row."""
     run: Array
     """Row -> its run."""
+    between: Array
+    """Row -> whether it is between rows of the main lane, or one of them, in its run, so that none of them is beside it."""
     src: Array
     dst: Array
     """Edge -> the row before and the row after."""
@@ -238,11 +234,23 @@ def _cut(whole: Template, inside: Array, group: Array) -> _Cut:
     implied = inside[src] & ends_in[src] & begins_in[dst] & (following[src] < passed[dst]) & (lane != main)
     left = (run[src] != run[dst]) & ~implied
     src, dst, lane = src[left], dst[left], lane[left]
+    needed = (src == _last(src, dst * (n + 1) + run[src])) | (lane == main)
+    src, dst, lane = src[needed], dst[needed], lane[needed]
     head[dst] = head[src + 1] = True
     stretch = np.cumsum(head[:n])
-    alone = ~(ends_in & begins_in & (stretch[next_main] == stretch) & (stretch[last_main] == stretch))
+    between = ends_in & begins_in
+    alone = ~(between & (stretch[next_main] == stretch) & (stretch[last_main] == stretch))
     head[:n][alone] = head[1:][alone] = True
-    return _Cut(np.flatnonzero(head[:n]), run, src, dst, lane)
+    return _Cut(np.flatnonzero(head[:n]), run, between, src, dst, lane)
+
+
+def _last(values: Array, key: Array) -> Array:
+    """For each entry the largest value of all entries with its key."""
+    _, which = np.unique(key, return_inverse=True)
+    most = np.zeros(len(key), dtype=np.int64)
+    np.maximum.at(most, which, values)
+    largest: Array = most[which]
+    return largest
 
 
 def _main(whole: Template) -> int:
@@ -253,7 +261,7 @@ def _main(whole: Template) -> int:
 def _as_template(whole: Template, ns: Array, kind: Array, cut: _Cut) -> Template:
     """The template with a row for each stretch."""
     n, inside, main = len(whole), ns > 0, _main(whole)
-    heads, run, src, dst, lane = cut
+    heads, run, _, src, dst, lane = cut
     head = np.zeros(n, dtype=np.int64)
     head[heads] = 1
     node = np.cumsum(head) - 1
