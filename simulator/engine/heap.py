@@ -8,25 +8,16 @@ links, caps and speeds. Rates and speeds are set once per instant, after all oth
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from itertools import accumulate
 
 import numpy as np
 
 from .contract import Contracted, Pieces, contract
+from .progress import LIMIT, NEVER, Progress, bodies_of, speeds_of
 from .rates import SharedLinkRates
-from .task import CORES, FULL_SPEED, LEAST_SPEED, MEMORY, SPEED_BITS, Array, TaskGraph, offsets
+from .task import CORES, MEMORY, SPEED_BITS, Array, TaskGraph, offsets
 from .timeline import Times, deadlock
 
-Speeds = tuple[int, int, int, int]
-"""The speed of a piece of each kind: of the two resources, `PACED` and `FIXED`."""
-NEVER = 1 << 256
-"""The duration of work at no speed, in ns."""
-LIMIT = 1 << 61
-"""Durations of chains are added up in 64 bits if the sum of all durations is below this number of ns."""
 MOST_UNCONTRACTED = 1_000
 """Largest number of tasks of which contraction takes more time than it saves."""
 WAITS, BEGUN, RUNS, ENDED = range(4)
@@ -115,8 +106,10 @@ class _Run:
             elif self.ends(task, now):
                 self.finish(task, now)
             if not heap or heap[0][0] > now:
-                speeds.settle(now)
-                fluid.solve(now)
+                if speeds.touched:
+                    speeds.settle(now)
+                if fluid.changed:
+                    fluid.solve(now)
         return -1 not in self.end
 
     def finish(self, task: int, now: int) -> None:
@@ -220,8 +213,6 @@ class _Fluid:
 
     def solve(self, now: int) -> None:
         """Solves the rates for this instant and sets the clock of every flow whose rate changed."""
-        if not self.changed:
-            return
         self.changed = False
         for task, rate in self.rates.solve():
             left, since, was = self.moving[task]
@@ -233,99 +224,23 @@ class _Fluid:
                 heappush(self.heap, (self.due[task], task))
 
 
-class _Body:
-    """Pieces, one after the other, and when they end at speeds that have been met."""
-
-    __slots__ = ("columns", "kind", "known", "ns")
-
-    def __init__(self, ns: tuple[int, ...], kind: tuple[int, ...]) -> None:
-        self.ns, self.kind = ns, kind
-        self.known: dict[Speeds, list[int]] = {}
-        self.columns: dict[Speeds, Array] = {}
-
-    def ends(self, speeds: Speeds) -> list[int]:
-        """The end of every piece after the start of the first one, at these speeds."""
-        found = self.known.get(speeds)
-        if found is None:
-            lasting = [_lasting(ns << SPEED_BITS, speeds[kind]) for ns, kind in zip(self.ns, self.kind, strict=True)]
-            found = self.known[speeds] = list(accumulate(lasting))
-        return found
-
-    def starts_ns(self, at: int, present: int, first: int, speeds: Speeds) -> Array:
-        """The starts of the pieces behind piece `at`, up to the present one, if ends at these speeds count from `first`."""
-        ends = self.ends(speeds)
-        if ends[-1] >= LIMIT:
-            return np.array([first + end for end in ends[at:present]], dtype=np.int64)
-        if speeds not in self.columns:
-            self.columns[speeds] = np.array(ends)
-        return first + self.columns[speeds][at:present]
-
-
-@dataclass(slots=True)
-class _Progress:
-    """A task in progress whose speed may change: the work left of its present piece at a time, and the speeds since then."""
-
-    body: _Body
-    left: int
-    since: int
-    speeds: Speeds
-    begun_ns: int
-    """The start of the first piece."""
-    at: int = 0
-    """The present piece."""
-    passed: list[tuple[int, int, int, Speeds]] = field(default_factory=list)
-    """For each change of the present piece: the pieces before and after it, the time from which ends at these speeds count, and the
-    speeds."""
-
-    def ends(self) -> int:
-        """The time at which all pieces are done, if the speeds stay as they are."""
-        at, body = self.at, self.body
-        ended = self.since + _lasting(self.left, self.speeds[body.kind[at]])
-        if len(body.ns) == 1:
-            return ended
-        ends = body.ends(self.speeds)
-        return ended + ends[-1] - ends[at]
-
-    def advance(self, now: int) -> None:
-        """Brings the present piece and the work left of it up to a time."""
-        at, body, speeds = self.at, self.body, self.speeds
-        speed = speeds[body.kind[at]]
-        ended = self.since + _lasting(self.left, speed)
-        if now < ended:
-            self.left -= speed * (now - self.since)
-        elif len(body.ns) > 1:
-            ends = body.ends(speeds)
-            first = ended - ends[at]
-            present = min(bisect_right(ends, now - first, at), len(ends) - 1)
-            if present > at:
-                self.passed.append((at, present, first, speeds))
-                self.at = present
-                self.left = (body.ns[present] << SPEED_BITS) - speeds[body.kind[present]] * (now - first - ends[present - 1])
-        self.since = now
-
-    def starts_ns(self) -> list[Array]:
-        """The starts of all pieces, in parts."""
-        columns = [np.array([self.begun_ns])]
-        return columns + [self.body.starts_ns(*change) for change in self.passed]
-
-
 class _Speeds:
     """The tasks in progress whose speed may change, and what tasks take of every rank."""
 
     def __init__(self, graph: TaskGraph, pieces: Pieces, heap: list[tuple[int, int]]) -> None:
         self.graph, self.heap, sharing = graph, heap, graph.sharing
         self.rank: list[int] = graph.speed.tolist()
-        self.body = _bodies(pieces)
-        self.of: dict[int, _Progress] = {}
+        self.body = bodies_of(pieces)
+        self.of: dict[int, Progress] = {}
         """Task -> its progress, of all tasks that have begun."""
         self.parts: list[list[int]] = sharing.takes.tolist() if sharing else []
         self.group: list[int] = sharing.group.tolist() if sharing else []
         self.ranks = sharing.ranks.lists() if sharing else []
         self.full = [graph.profiles[index].value[0] for index in graph.speed_profile.tolist()]
         self.taken = [[0, 0] for _ in self.full]
-        self.speeds = [_speeds(full, (0, 0)) for full in self.full]
+        self.speeds = [speeds_of(full, (0, 0)) for full in self.full]
         """Rank -> the speed of a piece of each kind."""
-        self.running: list[dict[int, _Progress]] = [{} for _ in self.full]
+        self.running: list[dict[int, Progress]] = [{} for _ in self.full]
         self.touched: dict[int, None] = {}
         """The ranks whose speeds may change in this instant."""
         self.due = [-1] * len(graph)
@@ -334,12 +249,12 @@ class _Speeds:
     def begin(self, task: int, now: int) -> None:
         """Starts a task at the speeds before this instant, which `settle` corrects."""
         body, rank = self.body[task], self.rank[task]
-        self.of[task] = self.running[rank][task] = progress = _Progress(
+        self.of[task] = self.running[rank][task] = progress = Progress(
             body, body.ns[0] << SPEED_BITS, now, self.speeds[rank], now
         )
         self.set_clock(task, progress)
 
-    def set_clock(self, task: int, progress: _Progress) -> None:
+    def set_clock(self, task: int, progress: Progress) -> None:
         """Sets the clock of a task to its end, if there is any."""
         self.due[task] = due = progress.ends()
         if due < NEVER:
@@ -366,7 +281,8 @@ class _Speeds:
     def settle(self, now: int) -> None:
         """Sets the speeds of this instant, and the clocks of the tasks in progress whose speed changes."""
         for rank in self.touched:
-            self.speeds[rank] = speeds = _speeds(self.full[rank], self.taken[rank])
+            speeds = speeds_of(self.full[rank], self.taken[rank])
+            self.speeds[rank] = speeds
             for task, progress in self.running[rank].items():
                 if speeds != progress.speeds:
                     progress.advance(now)
@@ -378,27 +294,3 @@ class _Speeds:
         """The start of every piece."""
         parts = [part for task in sorted(self.of) for part in self.of[task].starts_ns()]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-
-
-def _bodies(pieces: Pieces) -> dict[int, _Body]:
-    """The body of every task whose speed may change; equal ones once."""
-    bodies: dict[int, _Body] = {}
-    known: dict[tuple[bytes, bytes], _Body] = {}
-    for task in np.flatnonzero(np.diff(pieces.ptr)).tolist():
-        some = slice(*pieces.ptr[task : task + 2].tolist())
-        key = pieces.ns[some].tobytes(), pieces.kind[some].tobytes()
-        if key not in known:
-            known[key] = _Body(tuple(pieces.ns[some].tolist()), tuple(pieces.kind[some].tolist()))
-        bodies[task] = known[key]
-    return bodies
-
-
-def _speeds(full: int, taken: Sequence[int]) -> Speeds:
-    """The speed of a piece of each kind."""
-    cores, memory = (full * max(LEAST_SPEED, FULL_SPEED - part) >> SPEED_BITS for part in taken)
-    return cores, memory, full, FULL_SPEED
-
-
-def _lasting(left: int, speed: int) -> int:
-    """The time in ns that work takes at a speed."""
-    return -(-left // speed) if speed else NEVER

@@ -50,12 +50,12 @@ class StretchedTimeline(Timeline):
         return self.of_stretches.makespan_ns
 
     @cached_property
-    def expansion(self) -> Expansion:  # type: ignore[override]
+    def expansion(self) -> Expansion:
         """The tasks of all rows."""
         return self.folded.expansion()
 
     @cached_property
-    def times(self) -> Times:  # type: ignore[override]
+    def times(self) -> Times:
         """The times of all tasks."""
         columns = [np.zeros(len(self.expansion.graph), dtype=np.int64) for _ in range(3)]
         for which in range(self.skeleton.ranks):
@@ -76,7 +76,11 @@ class StretchedTimeline(Timeline):
 
     def class_times(self, which: int) -> Times:
         """Start, end and arrival of every row of the template of a class of ranks."""
-        return self.stretched.rows(which, self.of_stretches, self.begun_ns)
+        return self.times_of(which, np.arange(len(self.skeleton.templates[int(self.skeleton.program[which])])))
+
+    def times_of(self, which: int, rows: Array) -> Times:
+        """Start, end and arrival of some rows of the template of a class of ranks."""
+        return self.stretched.rows(which, rows, self.of_stretches, self.begun_ns)
 
 
 def run(folded: Folded, stretched: Stretched) -> StretchedTimeline | None:

@@ -1,10 +1,10 @@
 """Stretches: rows of a rank that follow each other without a break are simulated as one, before any of their tasks exists.
 
-In a folded skeleton most rows of a rank need nothing of others: own work, and turns of communicators with this one class of ranks,
-over links that no other communicator crosses, which always take the same time. Where such a row waits for the row before it, both
-are of one *run*: each of its rows starts when the one before it ends. A run is cut into stretches before rows that wait for other
-runs and behind rows for which other runs wait. Three kinds of edges constrain nothing and cut nothing: those within a run, those
-that say what the order of the main lane, which holds most own work, says already, and those said twice.
+In a folded skeleton most rows of a rank need nothing of others: own work, and turns of communicators with this one class of
+ranks, over links that no other communicator crosses, which always take the same time. Where such a row waits for the row before
+it, both are of one *run*: each of its rows starts when the one before it ends. A run is cut into stretches before rows that wait
+for other runs and behind rows for which other runs wait. Three kinds of edges constrain nothing and cut nothing: those within a
+run, those that say what the order of the main lane, which holds most own work, says already, and those said twice.
 
 Nothing but order and durations is used: every row starts and ends at the same nanosecond as in the whole skeleton. A stretch may
 hold rows that others slow; its *pieces* then tell `heap.py` which of them is in progress.
@@ -93,21 +93,22 @@ class Stretched:
         """The stretches of a rank."""
         return self.parts[int(self.expansion.skeleton.program[rank])]
 
-    def rows(self, rank: int, times: Times, begun_ns: Array) -> Times:
-        """The times of all rows of a rank, from those of all stretches and from the start of every piece."""
+    def rows(self, rank: int, rows: Array, times: Times, begun_ns: Array) -> Times:
+        """The times of some rows of a rank, from those of all stretches and from the start of every piece."""
         part, tasks = self.part(rank), self.expansion.tasks_of(rank)
-        start_ns, end_ns, arrival_ns = (
-            column[tasks][part.of_row] for column in (times.start_ns, times.end_ns, times.arrival_ns)
-        )
-        inside = part.closed[part.of_row]
-        start_ns = np.where(inside, start_ns + part.offset_ns, start_ns)
-        first = self.pieces.ptr[tasks]
-        slowed = part.closed & (self.pieces.ptr[tasks + 1] > first)
-        rows = np.flatnonzero(slowed[part.of_row])
-        start_ns[rows] = begun_ns[first[part.of_row[rows]] + rows - part.heads[part.of_row[rows]]]
-        is_last = np.zeros(len(inside), dtype=bool)
-        is_last[part.ends - 1] = True
-        end_ns = np.where(is_last, end_ns, np.append(start_ns[1:], 0))
+        stretch = part.of_row[rows]
+        task, inside = tasks[stretch], part.closed[stretch]
+        start_ns, end_ns, arrival_ns = times.start_ns[task], times.end_ns[task], times.arrival_ns[task]
+        first, last = self.pieces.ptr[task], rows == part.ends[stretch] - 1
+        pieces = self.pieces.ptr[task + 1] - first
+        offset_ns = part.offset_ns
+        begins_ns = start_ns + offset_ns[rows]
+        ends_ns = np.where(last, end_ns, start_ns + np.append(offset_ns[1:], 0)[rows])
+        slowed = np.flatnonzero(inside & (pieces > 0))
+        at = first[slowed] + rows[slowed] - part.heads[stretch[slowed]]
+        begins_ns[slowed] = begun_ns[at]
+        ends_ns[slowed] = np.where(last[slowed], end_ns[slowed], np.append(begun_ns[1:], 0)[at])
+        start_ns, end_ns = np.where(inside, begins_ns, start_ns), np.where(inside, ends_ns, end_ns)
         return Times(start_ns, end_ns, np.where(inside, end_ns, arrival_ns))
 
 
@@ -270,9 +271,7 @@ def _as_template(whole: Template, ns: Array, kind: Array, cut: _Cut) -> Template
     queued = (lane >= 0) & ~inside[src]  # the order of a lane takes no tail: these edges stay on lanes
     pairs = queued & inside[dst] & (lane != main)
     edge = ~queued & (lane != main)
-    preds = Csr.from_pairs(
-        np.concatenate([node[dst[edge]], goes_on]), np.concatenate([node[src[edge]], goes_on - 1]), len(heads)
-    )
+    preds = Csr.from_pairs(np.concatenate([node[dst[edge]], goes_on]), np.concatenate([node[src[edge]], goes_on - 1]), len(heads))
     rows, on = whole.lanes.idx, whole.lanes.row_of
     kept = ~inside[rows] | (on == main)
     rows, on = node[rows[kept]], on[kept]
@@ -283,7 +282,9 @@ def _as_template(whole: Template, ns: Array, kind: Array, cut: _Cut) -> Template
     resource = None
     if whole.resource is not None:
         needs = [np.bitwise_or.reduceat(kind == which, heads) if n else kind == which for which in (CORES, MEMORY)]
-        resource = np.where(needs[CORES] & needs[MEMORY], BOTH, np.where(needs[CORES], CORES, np.where(needs[MEMORY], MEMORY, -1)))
+        resource = np.where(
+            needs[CORES] & needs[MEMORY], BOTH, np.where(needs[CORES], CORES, np.where(needs[MEMORY], MEMORY, -1))
+        )
     lasting_ns = np.where(inside, ns, whole.durations_ns(0))
     solo_ns = np.add.reduceat(lasting_ns, heads) if n else lasting_ns
     slot = np.where(closed, -1, whole.slot[heads])
@@ -314,6 +315,8 @@ def _with_pieces(parts: tuple[Stretches, ...], expansion: Expansion, *, every: b
     piece_ns[ptr[single]], piece_kind[ptr[single]] = ns[single], kind[single]
     for tasks, row_ns, row_kind in columns:
         if len(tasks):
-            place = np.arange(len(tasks)) - np.maximum.accumulate(np.where(np.diff(tasks, prepend=-1) != 0, np.arange(len(tasks)), 0))
+            place = np.arange(len(tasks)) - np.maximum.accumulate(
+                np.where(np.diff(tasks, prepend=-1) != 0, np.arange(len(tasks)), 0)
+            )
             piece_ns[ptr[tasks] + place], piece_kind[ptr[tasks] + place] = row_ns, row_kind
     return Stretched(parts, expansion, graph, Pieces(ptr, piece_ns, piece_kind))

@@ -143,7 +143,7 @@ def measure(observed: Observation) -> TimeByCause:
         cause = np.where(axis >= 0, first_axis + axis, cause)
         np.add.at(ns, (of.which, cause), of.until_ns - of.from_ns)
         for number, exposed_ns in inside.exposed_ns(of) if inside else ():
-            np.add.at(ns, (of.which, first_axis + number), exposed_ns)
+            np.add.at(ns[:, first_axis + number], of.which, exposed_ns)
             np.add.at(ns, (of.which, cause), -exposed_ns)
     return TimeByCause(causes, ns)
 
@@ -153,24 +153,19 @@ class _Inside:
     """The communication inside stretches, for which compute waits."""
 
     timeline: StretchedTimeline
-    axes: tuple[Array, ...]
-    """Class -> row -> the index of its axis in the observation's axes, or -1; -1 as well for rows that are a stretch."""
+    intervals: tuple[dict[int, tuple[Array, Array]], ...]
+    """Class -> index of an axis in the observation's axes -> starts and ends of its rows that are inside stretches."""
 
     def exposed_ns(self, pieces: Pieces) -> Iterator[tuple[int, Array]]:
         """For every axis with communication inside stretches, the part of every piece in which it is in progress."""
         expansion = self.timeline.stretched.expansion
         owner = np.searchsorted(expansion.own_base, pieces.task, side="right") - 1
-        owner[(pieces.task < 0) | (owner >= len(self.axes))] = -1
+        owner[(pieces.task < 0) | (owner >= len(self.intervals))] = -1
         found: dict[int, Array] = {}
         for which in np.unique(owner[owner >= 0]).tolist():
-            rows, axis = None, self.axes[which]
             some = np.flatnonzero(owner == which)
-            for number in np.unique(axis[axis >= 0]).tolist():
-                rows = rows or self.timeline.class_times(which)
-                here = np.flatnonzero(axis == number)
-                from_ns, until_ns = (
-                    _passed_ns(rows.start_ns[here], rows.end_ns[here], at) for at in (pieces.from_ns[some], pieces.until_ns[some])
-                )
+            for number, (start_ns, end_ns) in self.intervals[which].items():
+                from_ns, until_ns = (_passed_ns(start_ns, end_ns, at) for at in (pieces.from_ns[some], pieces.until_ns[some]))
                 total = found.setdefault(number, np.zeros(len(owner), dtype=np.int64))
                 total[some] = until_ns - from_ns
         yield from found.items()
@@ -190,15 +185,18 @@ def _inside(observed: Observation) -> _Inside | None:
     timeline = observed.timeline
     if not isinstance(timeline, StretchedTimeline) or not observed.is_whole:
         return None
-    axes = []
+    number, intervals = {name: at for at, name in enumerate(observed.axes)}, []
     for which, labels in enumerate(observed.labels):
-        part, number = timeline.stretched.part(which), {name: at for at, name in enumerate(observed.axes)}
+        part = timeline.stretched.part(which)
         if part.main != labels.lanes.index(COMPUTE):
             return None
         of_op = np.array([number.get(axis, -1) for axis in labels.axes], dtype=np.int64)
-        alone = (part.ends - part.heads == 1)[part.of_row]
-        axes.append(np.where(alone | (part.whole.slot < 0), -1, of_op[labels.op]))
-    return _Inside(timeline, tuple(axes))
+        several = (part.ends - part.heads > 1)[part.of_row]
+        inside = np.flatnonzero(several & (part.whole.slot >= 0))
+        times, axis = timeline.times_of(which, inside), of_op[labels.op[inside]]
+        here = {at: np.flatnonzero(axis == at) for at in dict.fromkeys(axis.tolist()) if at >= 0}
+        intervals.append({at: (times.start_ns[some], times.end_ns[some]) for at, some in here.items()})
+    return _Inside(timeline, tuple(intervals))
 
 
 def exposed(observed: Observation) -> tuple[Pieces, Array]:

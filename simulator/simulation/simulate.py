@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 from ..binding.bind import Bound, Site, bind
 from ..binding.launches import Host
@@ -43,6 +44,7 @@ from ..workload.model import Model
 from . import ENGINES, MOST_STEPS, choose_engine, estimated_effort, steady_state
 from .memory_check import memory_of, slots_of
 from .run import Run
+from .session import Session
 from .slot_durations import slot_durations
 
 PERTURB = "sim.Perturb(rank=13, speed=0.8), or a list of such"
@@ -63,12 +65,14 @@ def simulate(
     steps: int | None = None,
     allow_oom: bool = False,
     long: bool = False,
+    session: Session | None = None,
 ) -> Run:
     """Simulates a training step in the steady state of a long run, or the first `steps` from a standing start; returns the run.
 
     A step lasts from one gradient norm to the next. Where steps overlap, as a post-validated optimizer allows, as many steps are
     simulated as their times need to repeat. With disturbances that begin or end, the first step is simulated.
     A simulation that is estimated to take longer than 30 s or more than 4 GiB is refused, unless `long` allows the effort.
+    Simulations of similar scenarios are quicker in one `session`, and give the same results.
     """
     scenario = Scenario(
         must_be(model, Model, "model", "a model", MODEL),
@@ -79,7 +83,8 @@ def simulate(
         (perturb,) if isinstance(perturb, Perturb) else tuple(must_be(perturb, Sequence, "perturb", "disturbances", PERTURB)),
         Framework() if framework is None else framework,
     )
-    return simulate_scenario(scenario, engine=engine, folding=folding, steps=steps, allow_oom=allow_oom, long=long)
+    options: dict[str, Any] = {"folding": folding, "steps": steps, "allow_oom": allow_oom, "long": long, "session": session}
+    return simulate_scenario(scenario, engine=engine, **options)
 
 
 def simulate_scenario(
@@ -91,20 +96,21 @@ def simulate_scenario(
     allow_oom: bool = False,
     long: bool = False,
     expect: estimated_effort.Expect = estimated_effort.no_progress,
+    session: Session | None = None,
 ) -> Run:
     """Simulates a training step of a scenario, as `simulate` does; `expect` is called with the estimated effort of the run."""
-    began = perf_counter()
+    began, session = perf_counter(), session or Session()
     _check_options(engine, steps)
     schedule = getattr(scenario.plan, "schedule", None)
     if catalog.is_code(schedule):  # the scenario was written in Python: files were looked at when they were read
         scenario = replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
     scenario = feasible.check(scenario)
-    prices = prices_of(scenario)
-    site = site_of(scenario, prices)
-    layout = layout_of(scenario, site)
+    prices = _kept_prices(scenario, session)
+    site = site_of(scenario, prices, session)
+    layout = layout_of(scenario, site, session)
     counts = steady_state.to_simulate(scenario, steps)
     limits = estimated_effort.Limits(engine, long, expect)
-    slots = slots_of(scenario, layout)
+    slots = _kept_slots(scenario, layout, session)
     memory = memory_of(scenario, layout, slots, allow_oom=allow_oom)
     for count in counts:
         program = program_of(scenario, count, layout, slots)
@@ -135,18 +141,32 @@ def prices_of(scenario: Scenario) -> PricedKernels:
     return measured_cost(gpu, scenario.job.activation_dtype, shipped_fits.fits_for(gpu), software)
 
 
-def site_of(scenario: Scenario, prices: PricedKernels | None = None) -> Site:
+def _kept_prices(scenario: Scenario, session: Session) -> PricedKernels:
+    """`prices_of`, from what a session keeps."""
+    options = scenario.framework, scenario.job.activation_dtype, scenario.framework.gradients_of(scenario.job), scenario.fidelity
+    return session.prices(scenario.cluster, options, lambda: prices_of(scenario))
+
+
+def _kept_slots(scenario: Scenario, layout: Layout, session: Session) -> tuple[Program, ...]:
+    """`slots_of`, from what a session keeps. Neither the sequences of a step count, nor the schedule beyond its slots."""
+    sampled = layout.sampled()
+    job, plan = replace(scenario.job, global_batch=1), replace(derived.placed(scenario), schedule="", dp=None)
+    key = scenario.model, plan, job, scenario.framework, derived.replicas(scenario), sampled
+    return session.slots(key, lambda: slots_of(scenario, sampled))
+
+
+def site_of(scenario: Scenario, prices: PricedKernels | None = None, session: Session | None = None) -> Site:
     """The scenario's cluster with the times of kernels, collectives and launches, and the disturbances."""
-    cluster = derived.cluster_of(scenario)
+    cluster, session = derived.cluster_of(scenario), session or Session()
     perturbations = [_perturbation(p, cluster) for p in scenario.perturb]
     host = _host(scenario.framework)
-    policy = policy_on(cluster)
+    policy = session.policy(cluster, lambda: policy_on(cluster))
     uneven = replace(policy, uneven=lambda matrix, gpus: uneven_policy(Exchange.of(matrix), policy, cluster, gpus))
     sms = scenario.framework.sms if scenario.fidelity.overlap == "slowed" else None
     cost: KernelCost = prices or prices_of(scenario)
     if scenario.framework.launch_blocking:
         cost, host = _after_launch(cost, ns(scenario.framework.kernel_s)), None
-    return Site(cluster, cost, uneven, perturbations, host, sms)
+    return Site(cluster, cost, uneven, perturbations, host, sms, session.routes(cluster))
 
 
 def _after_launch(cost: KernelCost, launch_ns: int) -> KernelCost:
@@ -169,12 +189,12 @@ def _host(framework: Framework) -> Host | None:
     return Host(kernel_ns, collective_ns, graph_ns, waits_for_transfers=framework.p2p_sync)
 
 
-def layout_of(scenario: Scenario, site: Site | None = None) -> Layout:
+def layout_of(scenario: Scenario, site: Site | None = None, session: Session | None = None) -> Layout:
     """The slot order of the scenario's schedule. A cost-aware schedule receives the slot durations on the site."""
     schedule, shape = scenario.schedule, derived.schedule_shape(scenario)
     if getattr(schedule, "COST_AWARE", False):
         shape = replace(shape, durations=slot_durations(scenario, schedule, shape, site or site_of(scenario)))
-    layout = lay_out(schedule, shape)
+    layout = lay_out(schedule, shape) if session is None else session.layout((schedule, shape), lambda: lay_out(schedule, shape))
     layout = paired(layout) if scenario.plan.exchanges_beside_compute(scenario.framework.overlap) else layout
     return with_vocabulary(layout, scenario.plan.vocabulary) if scenario.plan.shares_vocabulary else layout
 
