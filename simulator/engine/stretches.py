@@ -112,9 +112,12 @@ class Stretched:
         return Times(start_ns, end_ns, np.where(inside, end_ns, arrival_ns))
 
 
-def stretched(skeleton: Skeleton, groups: Callable[[int], Array], *, every: bool = False) -> Stretched:
+def stretched(
+    skeleton: Skeleton, groups: Callable[[int], Array], *, every: bool = False, at_least: float = 0.0
+) -> Stretched | None:
     """The skeleton of stretches. `groups(program)` numbers the rows of a template: rows with different numbers are never of one
-    stretch. With `every`, transfers take the time that they take without contention, as in `with_fixed_durations`.
+    stretch. With `every`, transfers take the time that they take without contention, as in `with_fixed_durations`. None if fewer
+    than `at_least` rows come to a stretch.
     """
     fixed_ns, members = _fixed_ns(skeleton, every=every), np.bincount(skeleton.members[0], minlength=skeleton.communicators)
     taking = ((skeleton.tariff.cores > 0) | (skeleton.tariff.memory > 0))[skeleton.kind]
@@ -132,6 +135,11 @@ def stretched(skeleton: Skeleton, groups: Callable[[int], Array], *, every: bool
             speed = skeleton.profiles[profile].value[0] if skeleton.profiles[profile].steady else 0
             parts.append(_part(skeleton.templates[number], table, takes, speed, groups(number)))
         program[rank] = known[key]
+    rows, heads = (
+        np.array([len(of) for of in column])[program].sum() for column in zip(*((p.whole, p.heads) for p in parts), strict=True)
+    )
+    if rows < at_least * heads:
+        return None
     expansion = expand(replace(skeleton, templates=tuple(part.template for part in parts), program=program))
     return _with_pieces(tuple(parts), expansion, every=every)
 

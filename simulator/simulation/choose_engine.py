@@ -6,7 +6,6 @@ import sys
 
 from ..engine import compiled, heap
 from ..engine.replay import replay, why_not
-from ..engine.stretches import Stretched
 from ..engine.task import TaskGraph
 from ..engine.timeline import Times
 
@@ -18,7 +17,7 @@ MOST_CONTRACTED = 1_200_000
 """Largest number of tasks that are contracted before the choice, which takes 0.6 us for each, as long as loading from here on."""
 MANY_TASKS_ANEW = 2_000_000
 """Number of these tasks from which it is faster where its machine code cannot be cached, so that each use compiles."""
-FEW_STRETCHES = 3
+ROWS_OF_STRETCH = 3
 """Stretches are simulated, by whatever engine is there, if at least so many rows come to one."""
 MANY_TASKS_AT_ONCE = 2_000
 """Number of tasks, contracted or not, from which it is faster in a process that has loaded it already."""
@@ -52,12 +51,6 @@ def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
             return _compiled(graph, f"compiled because {obstacle}, and {tasks:,} tasks are many{many}")
         obstacle += f", and not compiled because {slow}"
     return heap.times_by(small) if small else heap.simulate(graph), "heap", f"heap because {obstacle}"
-
-
-def pays(found: Stretched) -> bool:
-    """Whether stretches are so few that to simulate them is quicker than to simulate all rows."""
-    rows = sum(len(found.part(rank).whole) for rank in range(found.expansion.skeleton.ranks))
-    return len(found.graph) * FEW_STRETCHES <= rows
 
 
 def described(graph: TaskGraph) -> tuple[str, str]:

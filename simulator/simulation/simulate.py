@@ -238,11 +238,10 @@ def _stretched(ranks: Folded, bound: Bound, engine: str, *, every: bool) -> tupl
     """The timeline by stretches, where `auto` may choose, most rows are part of one, and all tasks end."""
     if engine != "auto" or any(template.solo_ns.ndim > 1 for template in ranks.skeleton.templates):
         return None
-    of_stretches = stretched(ranks.skeleton, lambda program: bound.labels[program].interrupted, every=every)
-    if not choose_engine.pays(of_stretches):
-        return None
-    timeline = stretched_timeline.run(ranks, of_stretches)
-    return None if timeline is None else (timeline, *choose_engine.described(of_stretches.graph))
+    least = choose_engine.ROWS_OF_STRETCH
+    found = stretched(ranks.skeleton, lambda program: bound.labels[program].interrupted, every=every, at_least=least)
+    timeline = found and stretched_timeline.run(ranks, found)
+    return (timeline, *choose_engine.described(found.graph)) if found and timeline else None
 
 
 def _row_by_row(

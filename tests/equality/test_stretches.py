@@ -34,6 +34,7 @@ def both(of: Bound, *, every: bool) -> tuple[Timeline, StretchedTimeline] | None
     if any(template.solo_ns.ndim > 1 for template in of.skeleton.templates):
         return None
     made = stretches.stretched(ranks.skeleton, lambda program: of.labels[program].interrupted, every=every)
+    assert made is not None
     found = stretched_timeline.run(ranks, made)
     assert found is not None
     return Timeline(des.simulate(graph), expansion), found
