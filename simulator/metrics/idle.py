@@ -155,12 +155,14 @@ class _Inside:
     timeline: StretchedTimeline
     intervals: tuple[dict[int, tuple[Array, Array]], ...]
     """Class -> index of an axis in the observation's axes -> starts and ends of its rows that are inside stretches."""
+    several: Array
+    """Task -> whether it is a stretch of several rows."""
 
     def exposed_ns(self, pieces: Pieces) -> Iterator[tuple[int, Array]]:
         """For every axis with communication inside stretches, the part of every piece in which it is in progress."""
         expansion = self.timeline.stretched.expansion
         owner = np.searchsorted(expansion.own_base, pieces.task, side="right") - 1
-        owner[(pieces.task < 0) | (owner >= len(self.intervals))] = -1
+        owner[~self.several[pieces.task]] = -1
         found: dict[int, Array] = {}
         for which in np.unique(owner[owner >= 0]).tolist():
             some = np.flatnonzero(owner == which)
@@ -186,17 +188,19 @@ def _inside(observed: Observation) -> _Inside | None:
     if not isinstance(timeline, StretchedTimeline) or not observed.is_whole:
         return None
     number, intervals = {name: at for at, name in enumerate(observed.axes)}, []
+    is_several = np.zeros(len(timeline.stretched.graph) + 1, dtype=bool)  # the last entry is for pieces without a task
     for which, labels in enumerate(observed.labels):
         part = timeline.stretched.part(which)
         if part.main != labels.lanes.index(COMPUTE):
             return None
         of_op = np.array([number.get(axis, -1) for axis in labels.axes], dtype=np.int64)
-        several = (part.ends - part.heads > 1)[part.of_row]
-        inside = np.flatnonzero(several & (part.whole.slot >= 0))
+        several = part.ends - part.heads > 1
+        is_several[timeline.stretched.expansion.tasks_of(which)] = several
+        inside = np.flatnonzero(several[part.of_row] & (part.whole.slot >= 0))
         times, axis = timeline.times_of(which, inside), of_op[labels.op[inside]]
         here = {at: np.flatnonzero(axis == at) for at in dict.fromkeys(axis.tolist()) if at >= 0}
         intervals.append({at: (times.start_ns[some], times.end_ns[some]) for at, some in here.items()})
-    return _Inside(timeline, tuple(intervals))
+    return _Inside(timeline, tuple(intervals), is_several)
 
 
 def exposed(observed: Observation) -> tuple[Pieces, Array]:
