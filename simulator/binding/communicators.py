@@ -83,7 +83,7 @@ class Family:
         self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], *, policy: CollectivePolicy,
         degraded: DegradedLinks, occupancy: Occupancy, routes: Kept | None = None,
     ) -> None:  # fmt: skip
-        self.routes = Kept(0) if routes is None else routes
+        self.routes = routes
         cluster, self.occupancy = occupancy.cluster, occupancy
         self.members, self.gpus, self.policy, self.degraded = members, gpus, policy, degraded
         self.nodes = gpus // cluster.gpus_per_node
@@ -146,6 +146,8 @@ class Family:
     ) -> tuple[tuple[RoundTimes, ...], Routed]:
         """The uncontended times of the groups in `rows`, and the routes of all their rounds combined."""
         gpus, pieces = self.gpus[rows], self.policy.pieces if is_pipelined(algorithm) else 1
+        if self.routes is None:
+            return self._routed(plan, algorithm, kind, gpus, pieces)
         key = algorithm.__name__, kind, pieces, gpus.shape, gpus.tobytes()
         return self.routes.of(key, lambda: self._routed(plan, algorithm, kind, gpus, pieces), gpus.size)
 
