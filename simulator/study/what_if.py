@@ -122,7 +122,7 @@ def _changed(
         except Infeasible as error:
             found[change] = error
         except UserError as error:
-            faults += (replace(one, where=(one.where or "").replace("--set ", "--what-if ") or None) for one in error.faults)
+            faults += (replace(one, where=one.where.replace("--set ", "--what-if ")) for one in error.faults)
     if faults:
         raise UserError(faults=faults)
     return found
