@@ -3,8 +3,8 @@
     make bench PEERS=DIR          or          python benchmarks/peers.py DIR
 
 DIR holds a checkout of each program: `calculon` (github.com/calculon-ai/calculon). It is run as it is shipped, and with its
-logger silent. Processor seconds, the least of several runs; nothing is timed but the plan: files are read before. A closed formula
-and an event simulation answer different questions; the figures say only what each costs. Without DIR nothing is run.
+logger silent. Processor seconds, the least of several runs; nothing is timed but the plan: files are read before. A closed
+formula and an event simulation answer different questions; the figures say what each costs. Without DIR nothing is run.
 """
 
 from __future__ import annotations
