@@ -28,6 +28,8 @@ from .timeline import Times
 
 OPEN = -1
 """In place of a duration: that of a row which is a stretch by itself."""
+STRETCHES_OF_ROW = 4
+"""About so many stretches come from a row that is one by itself, with what it cuts; an estimate that only saves useless work."""
 MOST_NS = 1 << 45
 """Longest time of a row for which products with speeds fit into 64 bits."""
 
@@ -121,6 +123,8 @@ def stretched(
     """
     fixed_ns, members = _fixed_ns(skeleton, every=every), np.bincount(skeleton.members[0], minlength=skeleton.communicators)
     taking = ((skeleton.tariff.cores > 0) | (skeleton.tariff.memory > 0))[skeleton.kind]
+    if at_least and _may_not_pay(skeleton, np.where(members[:, None] == 1, fixed_ns, OPEN), at_least):
+        return None
     known: dict[tuple[int, int, bytes], int] = {}
     parts: list[Stretches] = []
     program = np.empty_like(skeleton.program)
@@ -142,6 +146,17 @@ def stretched(
         return None
     expansion = expand(replace(skeleton, templates=tuple(part.template for part in parts), program=program))
     return _with_pieces(tuple(parts), expansion, every=every)
+
+
+def _may_not_pay(skeleton: Skeleton, fixed_ns: Array, at_least: float) -> bool:
+    """Whether so many turns of communicators depend on others that fewer than `at_least` rows will come to a stretch."""
+    rows = alone = 0
+    for number, template in enumerate(skeleton.templates):
+        ranks, turns = np.flatnonzero(skeleton.program == number), np.flatnonzero(template.slot >= 0)
+        calls, counts = np.unique(np.stack([template.slot[turns], template.charge[turns]]), axis=1, return_counts=True)
+        depends = fixed_ns[skeleton.slots[calls[0]][:, ranks], calls[1][:, None]] == OPEN
+        rows, alone = rows + len(ranks) * len(template), alone + int((depends * counts[:, None]).sum())
+    return rows < at_least * STRETCHES_OF_ROW * alone
 
 
 def _fixed_ns(skeleton: Skeleton, *, every: bool) -> Array:

@@ -87,7 +87,7 @@ def test_every_row_is_as_in_the_reference_many_times(of: Scenario, steps: int, e
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_rows_of_all_schedules_are_as_in_the_reference(name: str) -> None:
+def test_s7_5_rows_of_all_schedules_and_times_by_cause_are_as_in_the_reference(name: str) -> None:
     chunks = 2 if name in ("interleaved", "zb-v", "hanayo", "looped-bfs") else 1
     plan = sim.Plan(tp=2, pp=4, dp=2, schedule=name, chunks=chunks, sharding="zero1")
     of = scenario(plan=plan, cluster=small_cluster(4), job=sim.Job(64, 16))
