@@ -36,12 +36,15 @@ NVLINK_SIGMA, PCIE_SIGMA, ACROSS_SIGMA = 0.18, 0.45, 0.2
 """Relative error of the theory on machines that were not used to fit it: through NVLink, through PCIe, between nodes; half of
 what nine of ten rows stay below (benchmarks/collectives_held_out.py). The error of the rate between nodes comes on top
 (`Across.uncertainty`)."""
-DIRECT_SIGMA, EXCHANGE_ACROSS_SIGMA = 0.25, 0.5
+DIRECT_SIGMA, EXCHANGE_ACROSS_SIGMA = 0.28, 0.5
 """The same of kernels that read their peers' memory, of which every framework has its own, and of exchanges between nodes: of two
 clusters whose all-to-alls are in the table, one reaches what its NICs are sold with and one a quarter of it."""
 LOG_SIGMA_INSIDE, LOG_SIGMA_ACROSS, LOG_SIGMA_EXCHANGE, LOG_SIGMA_DIRECT = 0.055, 0.08, 0.12, 0.2
 """Relative difference between logs of one kind of machine: another version of the library, another run, another site. Exchanges
 inside a node differ by more; of kernels that read their peers' memory there is one log of each framework (assumed)."""
+ELSEWHERE_INSIDE, ELSEWHERE_ACROSS = 0.3, 0.5
+"""Share of the error of the theory that stays where a curve was measured on other links, or at other sizes: inside nodes by the
+systems that were left out, between nodes assumed."""
 SIGMA_OF_MEDIAN = 1.48
 """Standard error over median error of a normal distribution."""
 SAME_RATE = 0.01
@@ -122,7 +125,8 @@ def uncontended_time(
     at_home = all(_same_links(call, curve, inside, across) for curve, _ in near)
     within = at_home and weight > 1 - 1 / 64 and low <= size <= high
     error = SIGMA_OF_MEDIAN * max(curve.error for curve, _ in near)
-    far = 0.0 if within else math.hypot(1 - weight, 0.5) * theory_sigma(call, inside, across, laws)
+    elsewhere = ELSEWHERE_INSIDE if call.nodes < 2 else ELSEWHERE_ACROSS
+    far = 0.0 if within else math.hypot(1 - weight, elsewhere) * theory_sigma(call, inside, across, laws)
     uncertainty = math.hypot(error, log_sigma(call), far)
     provenance: Provenance = "interpolated" if within else "extrapolated"
     source = "; ".join(dict.fromkeys(curve.source for curve, _ in near))
