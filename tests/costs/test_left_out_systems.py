@@ -12,7 +12,7 @@ from simulator.costs.collectives.curves import UncontendedTime
 from simulator.costs.collectives.theory import Call
 from simulator.units import MIB
 
-from ..project.source import study_script
+from ..project.source import ROOT, study_script
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +65,11 @@ def test_a_page_holds_the_stated_interval_beside_the_error(rules: ModuleType, tm
     assert names == {"Some box (8x)": "some-box-8x.md"}
     last = (tmp_path / "some-box-8x.md").read_text(encoding="utf-8").strip().splitlines()[-1]
     assert last.endswith("| -50% | ±40% | 0% |")
+
+
+def test_every_system_of_the_report_has_its_page() -> None:
+    folder = ROOT / "results/collectives"
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    pages = {path.name for path in (folder / "left_out").glob("*.md")}
+    assert len(pages) >= 10
+    assert pages == {line.partition("](left_out/")[2].partition(")")[0] for line in text.splitlines() if "](left_out/" in line}
