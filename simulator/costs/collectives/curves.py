@@ -42,9 +42,6 @@ clusters whose all-to-alls are in the table, one reaches what its NICs are sold 
 LOG_SIGMA_INSIDE, LOG_SIGMA_ACROSS, LOG_SIGMA_EXCHANGE, LOG_SIGMA_DIRECT = 0.055, 0.08, 0.12, 0.2
 """Relative difference between logs of one kind of machine: another version of the library, another run, another site. Exchanges
 inside a node differ by more; of kernels that read their peers' memory there is one log of each framework (assumed)."""
-ELSEWHERE_INSIDE, ELSEWHERE_ACROSS = 0.3, 0.5
-"""Share of the error of the theory that stays where a curve was measured on other links, or at other sizes: inside nodes by the
-systems that were left out, between nodes assumed."""
 SIGMA_OF_MEDIAN = 1.48
 """Standard error over median error of a normal distribution."""
 SAME_RATE = 0.01
@@ -125,8 +122,7 @@ def uncontended_time(
     at_home = all(_same_links(call, curve, inside, across) for curve, _ in near)
     within = at_home and weight > 1 - 1 / 64 and low <= size <= high
     error = SIGMA_OF_MEDIAN * max(curve.error for curve, _ in near)
-    elsewhere = ELSEWHERE_INSIDE if call.nodes < 2 else ELSEWHERE_ACROSS
-    far = 0.0 if within else math.hypot(1 - weight, elsewhere) * theory_sigma(call, inside, across, laws)
+    far = 0.0 if within else math.hypot(1 - weight, 0.5) * theory_sigma(call, inside, across, laws)
     uncertainty = math.hypot(error, log_sigma(call), far)
     provenance: Provenance = "interpolated" if within else "extrapolated"
     source = "; ".join(dict.fromkeys(curve.source for curve, _ in near))
