@@ -453,8 +453,8 @@ def left_out_sections(rows: Sequence[Measured]) -> list[str]:
     rules = data_rules.by_system(systems)
     pages = left_out_pages.write_pages(systems, rules)
     lines = ["## Leave one system out", "", SYSTEMS_NOTE, ""]
-    lines += data_rules.means(systems, rules)
     lines += held_out.lines(held_out.scores(systems, lambda row: f"{row.system} | {row.place}"), "system | where")
+    lines += data_rules.means(systems, rules)
     lines += held_out.lines(held_out.scores(systems, lambda row: row.time.provenance), "provenance")
     lines += ["### What the two rules say of each system", "", RULES_NOTE, ""]
     lines += data_rules.lines(rules, pages)
