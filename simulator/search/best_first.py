@@ -15,8 +15,9 @@ from heapq import heappop, heappush
 from typing import Any, Literal
 
 from ..errors import InvariantBroken
-from ..study.pool import Call, answers
+from ..study.pool import Call, Pool, Workers, opened
 from ..units import HOUR_S, seconds
+from .records import Known, NoRecords, Records
 from .space import Choice
 from .weigh import LEGAL, TOO_LONG, Base, Measured, Weighed, bound_ns, measured, weighed
 
@@ -24,7 +25,7 @@ Objective = Literal["step_time", "cost", "energy", "memory"]
 BY_KERNELS, BY_BOUND, SIMULATED, NOT_REACHED = "slower by its kernels", "slower by its bound", "simulated", "not reached"
 TOGETHER = 4
 """Plans that are weighed in one task."""
-HINT = "memory may have run out: try fewer --workers"
+HINT = "memory may have run out: try fewer --workers; with --store a search goes on with --resume where it was"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,15 @@ class Looked:
     status: str = NOT_REACHED
     weighed: Weighed = UNSEEN
     bound_ns: int = 0
+    bounded: bool = False
+    """Whether `bound_ns` is the proven bound."""
     measured: Measured | None = None
     value: float | None = None
+
+    @property
+    def known(self) -> Known:
+        """What there is to keep about it."""
+        return Known(self.weighed, self.bound_ns if self.bounded else None, self.measured)
 
     def simulated(self) -> tuple[Measured, float, float]:
         """The simulation of a plan, its step time in seconds and its value."""
@@ -78,38 +86,62 @@ class Search:
     aim: Aim
     plans: list[Looked]
     long: bool = False
+    records: Records = field(default_factory=NoRecords)
     best: list[tuple[float, str, int]] = field(default_factory=list)
     """Value, text and number of the simulated plans, the best first."""
     _heap: list[tuple[float, str, int, bool]] = field(default_factory=list)
     """Least value, text and number of plans that may be among the best, and whether their proven bound is known."""
 
-    def run(self, workers: int, tell: Callable[[str], None]) -> None:
+    def run(self, workers: Workers, tell: Callable[[str], None]) -> None:
         """Looks at plans until the best are known."""
-        self._weigh(workers, tell)
-        for (number, bounding), found in answers(_Tasks(self), workers, workers, HINT):
-            if bounding:
-                self.plans[number].bound_ns = max(found, self.plans[number].weighed.quick_ns)
-                self._push(number, bounded=True)
-            else:
-                self._add(number, found, tell)
+        with opened(workers, HINT) as pool:
+            self._weigh(pool, tell)
+            for (number, bounding), found in pool.answers(_Tasks(self), 1):
+                plan = self.plans[number]
+                if bounding:
+                    plan.bound_ns, plan.bounded = max(found, plan.weighed.quick_ns), True
+                    self._push(number, bounded=True)
+                else:
+                    self._add(number, found, tell)
+                self.records.save([(plan.choice, plan.known)])
         for _, _, number, bounded in self._heap:
             self.plans[number].status = BY_BOUND if bounded else BY_KERNELS
 
-    def _weigh(self, workers: int, tell: Callable[[str], None]) -> None:
-        numbers = range(len(self.plans))
+    def _weigh(self, pool: Pool, tell: Callable[[str], None]) -> None:
+        numbers = [number for number in range(len(self.plans)) if not self._recalled(number, tell)]
         groups = [numbers[begin : begin + TOGETHER] for begin in range(0, len(numbers), TOGETHER)]
         tasks = iter([(group, (weighed, (self.base, [self.plans[number].choice for number in group]))) for group in groups])
-        done = 0
-        for group, found in answers(tasks, workers, 4 * workers, HINT):
+        done = len(self.plans) - len(numbers)
+        for group, found in pool.answers(tasks, 4):
             for number, one in zip(group, found, strict=True):
                 plan = self.plans[number]
                 plan.weighed, plan.bound_ns = one, one.quick_ns
-                if one.status == LEGAL:
-                    self._push(number, bounded=self.aim.objective == "memory")
-                else:
-                    plan.status = one.status
+                self._sort(number)
+            self.records.save([(plan.choice, plan.known) for plan in (self.plans[number] for number in group)])
             done += len(group)
             tell(f"weighed {done:,} of {len(self.plans):,} plans")
+
+    def _recalled(self, number: int, tell: Callable[[str], None]) -> bool:
+        """Takes up what is known about a plan from before. What took too long is done anew if long work is done."""
+        plan = self.plans[number]
+        known = self.records.known(plan.choice)
+        if known is None:
+            return False
+        plan.weighed, plan.bounded = known.weighed, known.bound_ns is not None
+        plan.bound_ns = known.weighed.quick_ns if known.bound_ns is None else known.bound_ns
+        if known.measured and not (self.long and known.measured.step_time_s is None):
+            self._add(number, known.measured, tell)
+        else:
+            self._sort(number)
+        return True
+
+    def _sort(self, number: int) -> None:
+        """Puts a weighed plan where it is looked at next, or aside."""
+        plan = self.plans[number]
+        if plan.weighed.status == LEGAL:
+            self._push(number, bounded=plan.bounded or self.aim.objective == "memory")
+        else:
+            plan.status = plan.weighed.status
 
     def _push(self, number: int, *, bounded: bool) -> None:
         plan = self.plans[number]
@@ -155,6 +187,6 @@ class _Tasks:
         return task
 
 
-def search_of(base: Base, aim: Aim, choices: Sequence[Choice], *, long: bool = False) -> Search:
+def search_of(base: Base, aim: Aim, choices: Sequence[Choice], *, long: bool = False, records: Records | None = None) -> Search:
     """A search that has not looked at anything yet."""
-    return Search(base, aim, [Looked(choice, choice.text) for choice in choices], long)
+    return Search(base, aim, [Looked(choice, choice.text) for choice in choices], long, records or NoRecords())
