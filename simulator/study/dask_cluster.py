@@ -7,12 +7,13 @@ work.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator
-from concurrent.futures import CancelledError, Executor
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Executor, Future
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ..errors import SimulatorError, UserError, shown
 
@@ -22,7 +23,45 @@ if TYPE_CHECKING:
 SCHEME = "dask://"
 CONNECT_S, WORKER_S, CLOSE_S = 10.0, 60.0, 1.0
 """Time that a scheduler has to answer, that its first worker has to come, and that a client has to say goodbye."""
+FORGET_S, MOST_ASKED = 0.001, 10_000
+"""Time between two questions whether the scheduler has forgotten a result, and the most of them."""
 RESUME = "with a store --resume goes on where it was"
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Workers(Executor):
+    """The workers of a scheduler. A result is given only when the scheduler has forgotten it.
+
+    Dask's own executor lets go of results some time after they have come: a worker that ends before makes the scheduler do such a
+    task again, although its result is known and may have been committed.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        answer: Future[T] = Future()
+        task = self._client.submit(fn, *args, **kwargs, pure=False)
+        self._client.loop.add_callback(self._settle, task, answer)
+        return answer
+
+    async def _settle(self, task: Any, answer: Future[Any]) -> None:
+        try:
+            result = await self._client.gather(task, asynchronous=True)
+            task.release()
+            for _ in range(MOST_ASKED):
+                if not any((await self._client.scheduler.who_has(keys=[task.key])).values()):
+                    break
+                await asyncio.sleep(FORGET_S)
+        except BaseException as error:
+            if not answer.cancelled():
+                answer.set_exception(error if isinstance(error, Exception) else CancelledError())
+        else:
+            if not answer.cancelled():
+                answer.set_result(result)
 
 
 @contextmanager
@@ -34,17 +73,15 @@ def connected(address: str) -> Iterator[tuple[Executor, int]]:
         raise UserError(f"{shown(address)} is no address of a Dask scheduler", hint=f"write it like {SCHEME}localhost:8786")
     client = _client(from_scheme)
     try:
-        yield client.get_executor(pure=False), _threads(client)
-    except CancelledError:
-        raise SimulatorError(f"the Dask scheduler at {from_scheme} ended", hint=f"start it anew; {RESUME}") from None
+        yield _Workers(client), _threads(client)
     except SimulatorError:
         raise
     except Exception as error:
         if type(error).__name__ == "KilledWorker":
             message = "a task ended several Dask workers in turn"
             raise SimulatorError(message, hint=f"memory may have run out: larger workers; {RESUME}") from None
-        if client.status != "running":
-            raise SimulatorError(f"the Dask scheduler at {from_scheme} cannot be reached", hint=RESUME) from None
+        if client.status != "running" or isinstance(error, (CancelledError, OSError)):
+            raise SimulatorError(f"the Dask scheduler at {from_scheme} ended", hint=f"start it anew; {RESUME}") from None
         raise
     finally:
         with suppress(Exception):  # a scheduler that is gone cannot say goodbye
