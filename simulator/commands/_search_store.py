@@ -19,7 +19,7 @@ from ..search.space import Choice, with_values
 from ..search.weigh import TOO_LONG, Base, Measured, Weighed
 from ..study.program_version import version
 from ._result_store import Row, Table, opened_store
-from ._sweep_store import scenario_key
+from ._scenario_key import ScenarioKeys
 
 MOST_BASES = 1024
 SIMULATED = "simulated"
@@ -80,7 +80,7 @@ def _key_of_rest(base: Base, others: Sequence[tuple[str, Any]]) -> str:
     for name in (*OF_SPACE, "plan.placement"):
         if document.at(place_of(name)) is not None:
             document = document.changed(place_of(name), None, Mark("the search"))
-    return scenario_key(document)
+    return ScenarioKeys().key(document)
 
 
 def _values(known: Known) -> Row:

@@ -1,8 +1,4 @@
-"""The table of a sweep in SQLite: an outcome for each scenario.
-
-The hash is that of the scenario with all that its names stand for, of the files that it names, and of the version of the program:
-an outcome of another version is never taken.
-"""
+"""The table of a sweep in SQLite: an outcome for each scenario, by its hash."""
 
 from __future__ import annotations
 
@@ -10,21 +6,15 @@ import json
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
-from hashlib import sha256
-from pathlib import Path
-from typing import Any
 
 from ..config.document import Document
-from ..config.named_parts import located, resolved
-from ..config.scenario import NAMED
 from ..errors import InvariantBroken
-from ..files import read_bounded
 from ..study.grid import Grid
 from ..study.program_version import version
 from ..study.sweep import TOO_LONG, Outcome
 from ._result_store import Table, opened_store
+from ._scenario_key import ScenarioKeys
 
-MOST_BYTES = 2**28
 SQL_TYPES = {"str": "TEXT NOT NULL", "str | None": "TEXT", "float | None": "REAL", "int | None": "INTEGER"}
 TABLE = Table(
     "sweep",
@@ -45,6 +35,7 @@ class StoredSweep:
     def __init__(self, path: str, found: Grid, numbers: range, *, resume: bool, merge: bool) -> None:
         self._found, self._numbers = found, numbers
         self._rows = array("q", [0]) * len(numbers)
+        self._keys = ScenarioKeys()
         self._under_way: dict[str, list[int]] = {}
         self._store = opened_store(path, TABLE, resume=resume, merge=merge)
 
@@ -61,7 +52,7 @@ class StoredSweep:
     def _missing(self, keys: dict[int, str], *, long: bool) -> Iterator[tuple[int, Document]]:
         for number in self._numbers:
             document = self._found.document(self._found.point(number))
-            key = scenario_key(document)
+            key = self._keys.key(document)
             stored = self._store.number(key)
             if stored is not None and not (long and self._at(stored).status == TOO_LONG):
                 self._know(number, key)
@@ -86,25 +77,3 @@ class StoredSweep:
 
     def close(self) -> None:
         self._store.close()
-
-
-def scenario_key(document: Document) -> str:
-    """The hash of a scenario, of the files that it names, and of the version of the program."""
-    for part in NAMED:
-        document = resolved(document, part)
-    document = located(document)
-    digest = sha256(version().encode())
-    digest.update(json.dumps(document.data, sort_keys=True, default=repr).encode())
-    for file in sorted(_files(document.data)):
-        digest.update(read_bounded(file, MOST_BYTES, "a file of a scenario"))
-    return digest.hexdigest()
-
-
-def _files(value: Any) -> set[str]:
-    """The files that a value names, such as a table of a schedule, a file of shares or a module of the user."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return set().union(*map(_files, value))
-    path = value.partition(".py:")[0] + ".py" if isinstance(value, str) and ".py:" in value else value
-    return {path} if isinstance(path, str) and Path(path).suffix and Path(path).is_file() else set()

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_a_search_whose_client_is_killed_simulates_no_committed_plan_again(tmp_p
         killed(client)
         begun = log.read_text().splitlines()
         assert not committed & set(begun[seen:])
-        with sqlite3.connect(file) as database:
+        with closing(sqlite3.connect(file)) as database:
             rows = database.execute("SELECT plan FROM search WHERE step_time_s IS NOT NULL").fetchall()
         assert committed <= {plan for (plan,) in rows}
         committed, seen = {plan for (plan,) in rows}, len(begun)
