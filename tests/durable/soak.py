@@ -31,8 +31,8 @@ def main() -> None:
             folder = Path(mkdtemp(prefix="trainsim-soak-"))
             print(f"seed {seed}, {folder}: {left} kills", flush=True)
             victim = kill(folder, left, seed)
-            rmtree(folder)
             total, repeated, seed = total + victim.kills, repeated + victim.repeated, seed + 1
+            rmtree(folder)
     said = ", ".join(f"{number} of a {kind}" for kind, number in total.items())
     print(f"{total.total()} kills ({said}): nothing lost, one row per hash, {repeated} tasks in flight ran again")
 
