@@ -326,14 +326,14 @@ def timed_here(fits: Mapping[str, list[Fit]]) -> Iterator[tuple[str, Fit]]:
 
 def streaming(fit: Fit, rows: Sequence[Measured], on: Gpu) -> Fit:
     """The fit of memory-bound kernels, whose rate is that of long additions and copies, and whose ratios are those that hold for
-    every shape."""
+    every shape. Ours were launched by graphs, so that launches keep what public rows of streams say, as look-ups do."""
     kernels = [(row.seconds, kernel_of(row.probe)) for row in rows if row.probe.op in ("elementwise", "copy")]
     long = [moved / took_s for took_s, k in kernels if k and k.op in ("add", "copy") and (moved := k.traffic_bytes) >= LONG_BYTES]
-    constants: Any = fit.constants
+    assert isinstance(fit.constants, RowwiseConstants)
     stream = float(np.median(long)) / on.memory_bytes_per_s
-    faster = stream / constants.stream
+    faster = stream / fit.constants.stream
     kept = {op: (times * faster, error) for op, (times, error) in fit.ratios.items() if op in OWN_RATIOS}
-    made = replace(constants, stream=stream, lookup_cycles=RowwiseConstants().lookup_cycles)
+    made = RowwiseConstants(stream=stream)
     return replace(fit, constants=made, ratios=kept, ratio_rows={op: fit.ratio_rows[op] for op in kept})
 
 

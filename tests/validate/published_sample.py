@@ -1,12 +1,13 @@
 """The sample of the published runs that `make test` predicts, and the median error of each of its sources.
 
-Of each file the eight runs of the least work count, and of those the sixty of the least work: layers times microbatches of a
-data-parallel rank. `python -m tests.validate.published_sample` writes the sample and its medians into `published_sample.json`.
+The files take turns with their runs of the least work, layers times microbatches of a data-parallel rank, sixty in all.
+`python -m tests.validate.published_sample` writes the sample and its medians into `published_sample.json`.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 from simulator.config import load
@@ -18,7 +19,7 @@ from simulator.validate.report import Report, compare_rows
 
 FILE = Path(__file__).with_suffix(".json")
 PUBLISHED = rows()
-OF_A_FILE, IN_ALL = 8, 60
+IN_ALL = 60
 
 
 def work(row: Row) -> int:
@@ -32,9 +33,11 @@ def work(row: Row) -> int:
 
 def sample() -> list[Row]:
     """The runs of the least work, in the order of the files."""
-    by_work = sorted((work(row), row["id"], row["source_key"]) for row in PUBLISHED)
-    of_files = [one for source in {one[2] for one in by_work} for one in [o for o in by_work if o[2] == source][:OF_A_FILE]]
-    chosen = {name for _, name, _ in sorted(of_files)[:IN_ALL]}
+    turns, seen = list[tuple[int, int, str]](), Counter[str]()
+    for steps, name, source in sorted((work(row), row["id"], row["source_key"]) for row in PUBLISHED):
+        turns.append((seen[source], steps, name))
+        seen[source] += 1
+    chosen = {name for _, _, name in sorted(turns)[:IN_ALL]}
     return [row for row in PUBLISHED if row["id"] in chosen]
 
 

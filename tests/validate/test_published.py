@@ -63,6 +63,7 @@ def test_what_cannot_be_shown_or_saved_is_refused(args: tuple[str, ...], says: s
     said = trainsim("validate", *(file if arg == "FILE" else arg for arg in args))
     assert said.code == 2
     assert says in said.err
+    assert not Path("here.jsonl").exists(), "a command that is refused leaves no file"
 
 
 def test_a_stopped_validation_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
