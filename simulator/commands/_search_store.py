@@ -16,37 +16,28 @@ from ..config.document import Mark, place_of
 from ..search.records import Known
 from ..search.search import OF_SPACE
 from ..search.space import Choice, with_values
-from ..search.weigh import TOO_LONG, Base, Measured, Weighed
+from ..search.weigh import Base, Measured, Weighed
 from ..study.program_version import version
 from ._result_store import Row, Table, opened_store
 from ._scenario_key import ScenarioKeys
 
 MOST_BASES = 1024
-SIMULATED = "simulated"
 TABLE = Table(
     "search",
     {
         "version": "TEXT NOT NULL",
         "plan": "TEXT NOT NULL",
         "status": "TEXT NOT NULL",
-        "reason": "TEXT NOT NULL",
-        "example": "TEXT NOT NULL",
-        "memory_bytes": "REAL NOT NULL",
-        "quick_ns": "INTEGER NOT NULL",
-        "gpus": "INTEGER NOT NULL",
-        "idle_w": "REAL",
-        "bound_ns": "INTEGER",
-        "simulation": "TEXT",
+        "stage": "INTEGER NOT NULL",
+        "bound_ns": "INTEGER NOT NULL",
         "step_time_s": "REAL",
-        "mfu": "REAL",
-        "peak_memory_bytes": "INTEGER",
-        "energy_j": "REAL",
-        "losses": "TEXT",
+        "weighed": "TEXT NOT NULL",
+        "measured": "TEXT",
     },
-    better="(simulation IS NULL AND excluded.simulation IS NOT NULL) OR (bound_ns IS NULL AND excluded.bound_ns IS NOT NULL) "
-    f"OR (simulation <> '{SIMULATED}' AND excluded.simulation = '{SIMULATED}')",
+    better="(excluded.step_time_s IS NOT NULL, excluded.measured IS NOT NULL, excluded.stage, excluded.bound_ns) "
+    "> (step_time_s IS NOT NULL, measured IS NOT NULL, stage, bound_ns)",
 )
-"""Until a plan is simulated it has no `simulation`; that of one which would have taken too long is the reason."""
+"""What is known is kept as JSON by the names of its parts; the step time has a column for whoever reads the table."""
 
 
 class StoredPlans:
@@ -84,20 +75,15 @@ def _key_of_rest(base: Base, others: Sequence[tuple[str, Any]]) -> str:
 
 
 def _values(known: Known) -> Row:
-    weighed, measured = known.weighed, known.measured
-    before = (*asdict(weighed).values(), known.bound_ns)
-    if measured is None:
-        return (*before, *[None] * 6)
-    said = SIMULATED if measured.step_time_s is not None else measured.reason or TOO_LONG
-    numbers = (measured.step_time_s, measured.mfu, measured.memory_bytes, measured.energy_j)
-    return (*before, said, *numbers, json.dumps(measured.losses))
+    measured = known.measured
+    step_time_s = measured and measured.step_time_s
+    texts = json.dumps(asdict(known.weighed)), measured and json.dumps(asdict(measured))
+    return (known.status, known.stage, known.bound_ns, step_time_s, *texts)
 
 
 def _known(row: Row) -> Known:
-    _, _, *of_weighed, bound_ns, simulation, step_time_s, mfu, memory_bytes, energy_j, losses = row
-    weighed = Weighed(*of_weighed)
-    if simulation is None:
-        return Known(weighed, bound_ns)
-    reason = "" if step_time_s is not None else simulation
-    listed = tuple((str(name), float(seconds)) for name, seconds in json.loads(losses))
-    return Known(weighed, bound_ns, Measured(step_time_s, mfu, memory_bytes, energy_j, listed, reason))
+    _, _, status, stage, bound_ns, _, weighed, measured = row
+    answer = json.loads(measured) if measured else None
+    if answer:
+        answer["losses"] = tuple((name, seconds) for name, seconds in answer["losses"])
+    return Known(status, stage, bound_ns, Weighed(**json.loads(weighed)), Measured(**answer) if answer else None)

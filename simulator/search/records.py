@@ -12,11 +12,12 @@ from .weigh import Measured, Weighed
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known about a plan."""
+    """What is known about a plan: what became of it, the question that comes next, its bound, and the answers."""
 
+    status: str
+    stage: int
+    bound_ns: int
     weighed: Weighed
-    bound_ns: int | None = None
-    """The proven bound, once it is known."""
     measured: Measured | None = None
 
 
