@@ -6,9 +6,11 @@ get the document of a scenario and return plain numbers.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, fields
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,12 +96,14 @@ def table(found: Grid, numbers: Iterable[int], result: Callable[[int], Outcome])
     import pandas as pd
 
     names = (*(axis.name for axis in found.axes), *COLUMNS)
-    columns: dict[str, list[Any]] = {name: [] for name in names}
+    types = {one.name: NUMBERS[str(one.type)] for one in fields(Outcome) if str(one.type) in NUMBERS}
+    columns: dict[str, Any] = {name: array("d") if types.get(name) == "float64" else [] for name in names}
     texts: dict[str, str] = {}
     for number in numbers:
         for name, value in {**found.fields(found.point(number)), **asdict(result(number))}.items():
-            columns[name].append(texts.setdefault(value, value) if isinstance(value, str) else value)
-    types = {one.name: NUMBERS[str(one.type)] for one in fields(Outcome) if str(one.type) in NUMBERS}
+            if isinstance(value, str):
+                value = texts.setdefault(value, value)
+            columns[name].append(nan if value is None and types.get(name) == "float64" else value)
     return pd.DataFrame({name: pd.Series(columns.pop(name), dtype=types.get(name)) for name in names})
 
 
