@@ -12,6 +12,8 @@ from ._show import COLUMNS, json_option, long_option, print_json, print_notes, p
 if TYPE_CHECKING:
     from ..advise.explanation import Explanation
 
+MOST_IDLE = 8
+"""Most causes of idle time that are listed."""
 MOST_STAGES = 5
 """Most stages of the path that are listed."""
 
@@ -63,7 +65,19 @@ def _print(found: Explanation) -> None:
     if len(stages) > 1:
         named = ", ".join(f"{stage} {show_s(took)}" for stage, took in list(stages.items())[:MOST_STAGES])
         _paragraph("", f"By stage: {named}{', ...' if len(stages) > MOST_STAGES else ''}.")
+    if path.by_link:
+        named = ", ".join(f"{link} {show_s(took)}" for link, took in list(path.by_link.items())[:MOST_STAGES])
+        _paragraph("", f"Full links on the path: {named}{', ...' if len(path.by_link) > MOST_STAGES else ''}.")
     say()
+    rows = [
+        [cause.text, f"{seconds / metrics.step_time_s:.2%}", show_s(seconds)] for cause, seconds in found.idle.largest.items()
+    ]
+    print_table(["idle", "of the step", "seconds"], rows[:MOST_IDLE], right=(1, 2), title="Time without kernels, mean over ranks")
+    if len(rows) > MOST_IDLE:
+        say(f"{len(rows) - MOST_IDLE} more causes are shorter; --json has them, and those of every rank.")
+    say()
+    if found.splits:
+        _paragraph("layers    ", f"{found.splits.text(metrics.step_time_s)}.")
     if not found.best:
         say("No change that was tried makes the step shorter.")
     for number, change in enumerate(found.best, 1):
