@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .study.step_views import memory as memory
     from .study.step_views import network as network
     from .study.sweep import sweep as sweep
+    from .study.what_if import what_if as what_if
     from .validate.report import validate as validate
     from .workload.job import Job as Job
     from .workload.job import Lora as Lora
@@ -101,6 +102,7 @@ _WHERE = {
     "topology": "study.cluster_facts",
     "trace": "figures.trace",
     "validate": "validate.report",
+    "what_if": "study.what_if",
 }
 
 __all__ = sorted(_WHERE)  # noqa: PLE0605

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ._show import COLUMNS, json_option, long_option, print_json, print_notes, print_table, progress, say, scenario_argument
+from ._what_if import changed_steps, print_what_if, what_if_options
 
 if TYPE_CHECKING:
     from ..advise.explanation import Explanation
@@ -21,9 +22,13 @@ MOST_STAGES = 5
 @click.command("explain", short_help="Say why a step is slow, and what to change.")
 @scenario_argument
 @click.option("--allow-oom", is_flag=True, help="Explain a plan that does not fit in memory.")
+@what_if_options
 @long_option
 @json_option
-def command(scenario: str, settings: tuple[str, ...], trust: bool, allow_oom: bool, long: bool, as_json: bool) -> None:
+def command(
+    scenario: str, settings: tuple[str, ...], trust: bool, allow_oom: bool, long: bool, as_json: bool,
+    what_ifs: tuple[str, ...], tornado: str | None,
+) -> None:  # fmt: skip
     """Say in words and numbers why a training step of SCENARIO takes as long as it does, and what would make it shorter.
 
     The waterfall removes one cause after another and simulates the step again; what a cause adds is the difference, and what
@@ -36,11 +41,14 @@ def command(scenario: str, settings: tuple[str, ...], trust: bool, allow_oom: bo
     with progress("simulating"):
         run = load_one(scenario, settings, trust=trust).simulate(allow_oom=allow_oom, long=long)
         found = explain(run, long=long)
+    changes = changed_steps(scenario, settings, what_ifs, run, tornado, trust=trust, allow_oom=allow_oom, long=long)
     print_notes(run.notes)
     if as_json:
-        print_json(found.as_dict())
+        print_json({**found.as_dict(), **({"what_if": changes.as_list()} if changes else {})})
         return
     _print(found)
+    if changes:
+        print_what_if(changes)
 
 
 def _print(found: Explanation) -> None:

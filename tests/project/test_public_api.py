@@ -48,6 +48,7 @@ PUBLIC = (
     "topology",
     "trace",
     "validate",
+    "what_if",
 )
 
 
