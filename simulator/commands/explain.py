@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._show import COLUMNS, json_option, long_option, print_json, print_notes, print_table, progress, say, scenario_argument
+from ._show import (
+    COLUMNS,
+    json_option,
+    long_option,
+    picture_path,
+    print_json,
+    print_notes,
+    print_table,
+    progress,
+    say,
+    scenario_argument,
+)
 from ._what_if import changed_steps, print_what_if, what_if_options
 
 if TYPE_CHECKING:
@@ -22,12 +33,13 @@ MOST_STAGES = 5
 @click.command("explain", short_help="Say why a step is slow, and what to change.")
 @scenario_argument
 @click.option("--allow-oom", is_flag=True, help="Explain a plan that does not fit in memory.")
+@click.option("--waterfall", metavar="FILE", callback=picture_path, help="Draw the waterfall.")
 @what_if_options
 @long_option
 @json_option
 def command(
     scenario: str, settings: tuple[str, ...], trust: bool, allow_oom: bool, long: bool, as_json: bool,
-    what_ifs: tuple[str, ...], tornado: str | None,
+    waterfall: str | None, what_ifs: tuple[str, ...], tornado: str | None,
 ) -> None:  # fmt: skip
     """Say in words and numbers why a training step of SCENARIO takes as long as it does, and what would make it shorter.
 
@@ -41,6 +53,11 @@ def command(
     with progress("simulating"):
         run = load_one(scenario, settings, trust=trust).simulate(allow_oom=allow_oom, long=long)
         found = explain(run, long=long)
+    if waterfall:
+        from ..figures.drawing import save
+        from ..figures.waterfall_plot import waterfall_plot
+
+        save(waterfall_plot(run, found.waterfall), waterfall)
     changes = changed_steps(scenario, settings, what_ifs, run, tornado, trust=trust, allow_oom=allow_oom, long=long)
     print_notes(run.notes)
     if as_json:
