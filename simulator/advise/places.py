@@ -45,7 +45,6 @@ def _kernels(run: Run) -> str:
     observed = run.observation
     for which, labels in enumerate(observed.labels):
         flop, rows = labels.flop_of(), _kernel_rows(run, which)
-        rows = rows[labels.phase[rows] != "optimizer"]
         own_s = _lengths_ns(run, which)[rows] / NS_PER_S - flop[rows] / observed.peak_flop_per_s
         for name, value in _by_operator(labels, rows, own_s).items():
             lost_s[name] += _share(run, which) * value
@@ -56,9 +55,10 @@ def _kernels(run: Run) -> str:
 
 
 def _kernel_rows(run: Run, which: int) -> Any:
-    """The rows of kernels of a class of ranks that are measured."""
+    """The rows of kernels of a class of ranks that are measured, without those of the optimizer."""
     labels = run.observation.labels[which]
-    return np.flatnonzero(labels.is_compute & run.observation.counts(labels.iteration))
+    counted = run.observation.counts(labels.iteration)
+    return np.flatnonzero(labels.is_compute & (labels.phase != "optimizer") & counted)
 
 
 def _lengths_ns(run: Run, which: int) -> Any:
@@ -169,7 +169,7 @@ def _ends(run: Run, which: int) -> str:
     labels, rows = run.observation.labels[which], _kernel_rows(run, which)
     numbers = set(labels.stage.tolist())
     of = [stage for stage in labels.stages if stage.number in numbers and not stage.share]
-    has = [name for name in ("embedding", "head") if any(getattr(stage, name) for stage in of)]
+    has = [f"the {name}" for name in ("embedding", "head") if any(getattr(stage, name) for stage in of)]
     if run.scenario.plan.pp == 1 or not has:
         return ""
     outside = np.array([op.layer < 0 for op in labels.ops])[labels.op[rows]] & (labels.stage[rows] >= 0)

@@ -29,7 +29,7 @@ def test_a_head_of_three_layers_is_named_with_a_split_that_takes_what_was_promis
     found = explain(given.simulate())
     loss = next(loss for loss in found.losses if loss.cause == IMBALANCE)
     assert "stage 3 (7 layers and the head) on rank 6" in loss.text
-    assert "; head takes " in loss.text
+    assert "; the head takes " in loss.text
     split = next(change for change in found.changes if "plan.layout" in change.change)
     assert split.change["plan.layout"][-1] in (4, 5)
     assert loss.remedy == split.text
@@ -58,7 +58,7 @@ def test_of_70b_on_8_stages_every_neighbouring_split_is_tried_and_the_best_is_na
     found = explain(given.simulate())
     loss = next(loss for loss in found.losses if loss.cause == IMBALANCE)
     assert "stage 7 (10 layers and the head) on rank 56" in loss.text
-    assert re.search(r"; head takes [0-9.]+ s$", loss.text)
+    assert re.search(r"; the head takes [0-9.]+ s$", loss.text)
     assert found.splits
     assert found.splits.neighbouring + found.splits.too_large == 8 * 7
     assert found.splits.too_large <= 7, "only stage 0, which keeps most activations, has no room for one more layer"
