@@ -47,8 +47,8 @@ format: $(VENV)/.dev ## put the sources into shape
 	@$(PY) -m ruff check --fix
 	@$(PY) -m ruff format
 
-bench: $(VENV)/.dev ## time the engine and the commands
-	@$(PY) benchmarks/run.py $(ARGS)
+bench: $(VENV)/.dev ## time the engine and the commands (PEERS=DIR times other programs beside)
+	@PEERS="$(PEERS)" $(PY) benchmarks/run.py $(ARGS)
 
 notebooks: $(VENV)/.dev ## run every notebooks/*.py and write its .ipynb
 	@$(PY) notebooks/make.py $(ARGS)
