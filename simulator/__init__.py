@@ -104,6 +104,7 @@ _WHERE = {
     "topology": "study.cluster_facts",
     "trace": "figures.trace",
     "validate": "validate.report",
+    "waterfall_plot": "figures.waterfall_plot",
     "what_if": "study.what_if",
 }
 

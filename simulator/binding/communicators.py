@@ -238,12 +238,13 @@ def tariff_of(families: Sequence[Family], charges: int) -> tuple[Array, Tariff]:
         for charge, costs in of.items():
             for name, cost in costs._asdict().items():
                 getattr(tariff, name)[kind, charge] = cost
-    return np.concatenate(kind_of), tariff
+    return np.concatenate([np.zeros(0, dtype=np.int64), *kind_of]), tariff
 
 
 def footprints_of(families: Sequence[Family], first: Array, patterns: int, n_links: int) -> tuple[Csr, Array]:
     """Links and weights of every group and pattern; edges of one group that cross the same link add up."""
-    entries = [
+    entries = [(np.zeros(0, dtype=np.int64),) * 4]
+    entries += [
         (at + group, *rest) for family, at in zip(families, first.tolist(), strict=False) for group, *rest in family.entries
     ]
     group, pattern, link, weight = (np.concatenate(column) for column in zip(*entries, strict=True))

@@ -48,6 +48,7 @@ PUBLIC = (
     "topology",
     "trace",
     "validate",
+    "waterfall_plot",
     "what_if",
 )
 
