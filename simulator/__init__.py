@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .simulation.run import Run as Run
     from .simulation.runnable import load as load
     from .simulation.runnable import scenario as scenario
+    from .simulation.session import Session as Session
     from .simulation.simulate import simulate as simulate
     from .study.cluster_facts import topology as topology
     from .study.collective import collective as collective
@@ -97,6 +98,7 @@ _WHERE = {
     "scenario": "simulation.runnable",
     "schedule": "study.schedule_verbs",
     "search": "search.search",
+    "Session": "simulation.session",
     "simulate": "simulation.simulate",
     "sweep": "study.sweep",
     "topology": "study.cluster_facts",

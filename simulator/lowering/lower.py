@@ -260,12 +260,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
     names: dict[Called, str] = {}
     for kind, number, part in _called(layout):
         stage = stages[number]
-        ends = "embedding, " * stage.embedding, ", head" * stage.head
-        name = f"{ends[0]}{_layers_of(model, stage)} layers{ends[1]}" + ", share" * stage.share
-        name += f", part {part}" if layout.shape.splits > 1 else ""
-        frozen = min(max(0, job.frozen_layers - stage.first_layer), stage.layers)
-        name += f", {frozen} frozen" if frozen else ""
-        name += f", stage {stage.number}" if plan.moe.layers_differ else ""
+        name = work_of(model, plan, job, stage, part if layout.shape.splits > 1 else -1)
         if name not in kernels:
             whole = ((i, packed(op, fraction)) for i, op in _operators(model, job, stage, together, layout.shape.splits, part))
             listed = plan.recomputation.ops
@@ -277,6 +272,16 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
         if body not in bodies:
             bodies[body] = _body(kind, kernels[name])
     return Program(stages, bodies, _orders(layout, names), {})
+
+
+def work_of(model: Model, plan: Plan, job: Job, stage: Stage, part: int) -> str:
+    """The work of a stage, as text: for whole sequences (part -1), or for a part of them. Stages of equal work share bodies."""
+    ends = "embedding, " * stage.embedding, ", head" * stage.head
+    name = f"{ends[0]}{_layers_of(model, stage)} layers{ends[1]}" + ", share" * stage.share
+    name += f", part {part}" if part >= 0 else ""
+    frozen = min(max(0, job.frozen_layers - stage.first_layer), stage.layers)
+    name += f", {frozen} frozen" if frozen else ""
+    return name + (f", stage {stage.number}" if plan.moe.layers_differ else "")
 
 
 def _called(layout: Layout) -> Iterable[Called]:

@@ -202,10 +202,7 @@ def lay_out(schedule: Any, shape: Shape) -> Layout:
     shape = as_taken(schedule, shape)
     if hasattr(schedule, "refuse"):
         schedule.refuse(shape)
-    if hasattr(schedule, "placements"):
-        placements = tuple(tuple(placement) for placement in schedule.placements(shape))
-    else:
-        placements = (tuple(schedule.placement(shape)) if hasattr(schedule, "placement") else looped(shape),)
+    placements = placements_of(schedule, shape)
     if hasattr(schedule, "orders"):
         orders = tuple(tuple(order) for order in schedule.orders(shape))
     else:
@@ -215,6 +212,13 @@ def lay_out(schedule: Any, shape: Shape) -> Layout:
     layout = Layout(shape, placements, orders, defined_exchanges)
     check(layout)
     return layout
+
+
+def placements_of(schedule: Any, shape: Shape) -> tuple[tuple[int, ...], ...]:
+    """Direction -> stage -> rank, as a schedule places the stages of a shape."""
+    if hasattr(schedule, "placements"):
+        return tuple(tuple(placement) for placement in schedule.placements(shape))
+    return (tuple(schedule.placement(shape)) if hasattr(schedule, "placement") else looped(shape),)
 
 
 def as_taken(schedule: Any, shape: Shape) -> Shape:

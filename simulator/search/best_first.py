@@ -1,30 +1,36 @@
 """The best plans of a space, best first: what could still be among the best is looked at, in the order of its bound.
 
-A plan passes up to four questions, each dearer than the one before: is it legal, does it fit in memory, how long do its kernels
-take at least (`quick_bound.py`), how long does its step take at least (`bound.py`); what is left is simulated. One heap holds all
-plans by their bounds. The search ends when the least bound is above the value of the K-th best plan: nothing that is left can be
-better. A plan that is as good as the K-th best is simulated, and stands behind it if its text does.
+Plans that differ in their pipelines only (stages, schedule, chunks, split) are a branch. A plan passes up to five questions, each
+dearer than the one before: is it legal, and does the state of the model fit in memory; how long do its kernels take at least,
+which a branch answers with the minimum over its plans; how long does its step take at least in any order of its slots
+(`quick_bound.py`); does it fit in memory in their order, and how long does its step then take at least (`bound.py`). What is left
+is simulated. One heap holds branches and plans by their bounds. The search ends when the least bound is above the value of the
+K-th best plan: nothing that is left can be better. A plan that is as good as the K-th best is simulated, and stands behind it if
+its text does.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from typing import Any, Literal
+from itertools import groupby
+from typing import Literal, NamedTuple
 
 from ..errors import InvariantBroken
-from ..study.pool import Call, answers
+from ..study.pool import Call, Pool, Workers, opened
 from ..units import HOUR_S, seconds
+from .records import Known, NoRecords, Records
 from .space import Choice
-from .weigh import LEGAL, TOO_LONG, Base, Measured, Weighed, bound_ns, measured, weighed
+from .weigh import LEGAL, TOO_LONG, Base, Examined, Measured, Weighed, examined, measured, quick_bounds_ns, weighed
 
 Objective = Literal["step_time", "cost", "energy", "memory"]
-BY_KERNELS, BY_BOUND, SIMULATED, NOT_REACHED = "slower by its kernels", "slower by its bound", "simulated", "not reached"
-TOGETHER = 4
-"""Plans that are weighed in one task."""
-HINT = "memory may have run out: try fewer --workers"
+SIMULATED, NOT_REACHED = "simulated", "not reached"
+BY_KERNELS, BY_BUSY_TIME, BY_BOUND = "slower by its kernels", "slower by its busy time", "slower by its bound"
+MOST_TOGETHER = 64
+"""Largest number of plans of a branch that are looked at in one task."""
+HINT = "memory may have run out: try fewer --workers; with --store a search goes on with --resume where it was"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +68,32 @@ class Looked:
     bound_ns: int = 0
     measured: Measured | None = None
     value: float | None = None
+    stage: int = 0
+    """The question that comes next, as in `Question`."""
+
+    @property
+    def known(self) -> Known:
+        """What there is to keep about it."""
+        return Known(self.status, self.stage, self.bound_ns, self.weighed, self.measured)
 
     def simulated(self) -> tuple[Measured, float, float]:
         """The simulation of a plan, its step time in seconds and its value."""
         if self.measured is None or self.measured.step_time_s is None or self.value is None:
             raise InvariantBroken(f"{self.text} was not simulated")
         return self.measured, self.measured.step_time_s, self.value
+
+
+class Question(NamedTuple):
+    """What comes next for some plans: a stage of `STAGES`, and the plans by their numbers."""
+
+    stage: int
+    plans: tuple[int, ...]
+
+
+OPEN, EXAMINE, SIMULATE = range(3)
+"""The quick bounds of a branch, the memory and bound of a plan, its simulation."""
+LEFT_OUT = {OPEN: BY_KERNELS, EXAMINE: BY_BUSY_TIME, SIMULATE: BY_BOUND}
+"""What becomes of plans whose question is not asked any more."""
 
 
 @dataclass(slots=True)
@@ -78,42 +104,92 @@ class Search:
     aim: Aim
     plans: list[Looked]
     long: bool = False
+    records: Records = field(default_factory=NoRecords)
     best: list[tuple[float, str, int]] = field(default_factory=list)
     """Value, text and number of the simulated plans, the best first."""
-    _heap: list[tuple[float, str, int, bool]] = field(default_factory=list)
-    """Least value, text and number of plans that may be among the best, and whether their proven bound is known."""
+    _heap: list[tuple[float, str, Question]] = field(default_factory=list)
+    """Least value, text of the first plan, and the question that comes next for them."""
 
-    def run(self, workers: int, tell: Callable[[str], None]) -> None:
-        """Looks at plans until the best are known."""
-        self._weigh(workers, tell)
-        for (number, bounding), found in answers(_Tasks(self), workers, workers, HINT):
-            if bounding:
-                self.plans[number].bound_ns = max(found, self.plans[number].weighed.quick_ns)
-                self._push(number, bounded=True)
-            else:
-                self._add(number, found, tell)
-        for _, _, number, bounded in self._heap:
-            self.plans[number].status = BY_BOUND if bounded else BY_KERNELS
-
-    def _weigh(self, workers: int, tell: Callable[[str], None]) -> None:
-        numbers = range(len(self.plans))
-        groups = [numbers[begin : begin + TOGETHER] for begin in range(0, len(numbers), TOGETHER)]
-        tasks = iter([(group, (weighed, (self.base, [self.plans[number].choice for number in group]))) for group in groups])
-        done = 0
-        for group, found in answers(tasks, workers, 4 * workers, HINT):
-            for number, one in zip(group, found, strict=True):
-                plan = self.plans[number]
-                plan.weighed, plan.bound_ns = one, one.quick_ns
-                if one.status == LEGAL:
-                    self._push(number, bounded=self.aim.objective == "memory")
+    def run(self, workers: Workers, tell: Callable[[str], None]) -> None:
+        """Looks at plans until the best are known. What is learned is saved before anything that follows from it is asked."""
+        with opened(workers, HINT) as pool:
+            self._weigh(pool, tell)
+            for question, found in pool.answers(_Tasks(self), 1):
+                if question.stage == OPEN:
+                    for number, quick_ns in zip(question.plans, found, strict=True):
+                        plan = self.plans[number]
+                        plan.bound_ns = max(plan.bound_ns, quick_ns)
+                        self._push(EXAMINE, [number])
+                elif question.stage == EXAMINE:
+                    self._order(question.plans[0], found)
                 else:
-                    plan.status = one.status
-            done += len(group)
+                    self._add(question.plans[0], found, tell)
+                self._save(question.plans)
+        for _, _, question in self._heap:
+            for number in question.plans:
+                self.plans[number].status = LEFT_OUT[question.stage]
+
+    def _weigh(self, pool: Pool, tell: Callable[[str], None]) -> None:
+        branches = [new for branch in _branches(self.plans) if (new := self._recall(branch, tell))]
+        tasks = iter([(branch, (weighed, (self.base, [self.plans[number].choice for number in branch]))) for branch in branches])
+        done = len(self.plans) - sum(map(len, branches))
+        for branch, found in pool.answers(tasks, 4):
+            legal = []
+            for number, one in zip(branch, found, strict=True):
+                plan = self.plans[number]
+                plan.weighed, plan.bound_ns, plan.status = one, one.branch_ns, NOT_REACHED if one.status == LEGAL else one.status
+                legal += [number] if one.status == LEGAL else []
+            self._push(OPEN, legal)
+            self._save(branch)
+            done += len(branch)
             tell(f"weighed {done:,} of {len(self.plans):,} plans")
 
-    def _push(self, number: int, *, bounded: bool) -> None:
+    def _recall(self, branch: Sequence[int], tell: Callable[[str], None]) -> list[int]:
+        """Takes up what is known from before about plans of a branch. The others are returned.
+
+        What took too long is done anew if long work is done.
+        """
+        new, to_open = list[int](), list[int]()
+        for number in branch:
+            plan, known = self.plans[number], self.records.known(self.plans[number].choice)
+            if known is None:
+                new.append(number)
+                continue
+            plan.weighed, plan.bound_ns = known.weighed, known.bound_ns
+            if known.measured and not (self.long and known.status == TOO_LONG):
+                self._add(number, known.measured, tell)
+            elif known.status not in (NOT_REACHED, TOO_LONG):
+                plan.status = known.status
+            elif known.stage == OPEN:
+                to_open.append(number)
+            else:
+                self._push(known.stage, [number])
+        self._push(OPEN, to_open)
+        return new
+
+    def _save(self, numbers: Sequence[int]) -> None:
+        plans = (self.plans[number] for number in numbers)
+        self.records.save([(plan.choice, plan.known) for plan in plans])
+
+    def _push(self, stage: int, numbers: Sequence[int]) -> None:
+        """Puts a question about some plans on the heap, by the least of their bounds."""
+        plans = [self.plans[number] for number in numbers]
+        for plan in plans:
+            plan.stage = stage
+        if plans:
+            least = min(self.aim.least(plan.weighed, plan.bound_ns) for plan in plans)
+            heappush(self._heap, (least, min(plan.text for plan in plans), Question(stage, tuple(numbers))))
+
+    def _order(self, number: int, found: Examined) -> None:
+        """Takes in what is known about a plan in the order of its slots."""
         plan = self.plans[number]
-        heappush(self._heap, (self.aim.least(plan.weighed, plan.bound_ns), plan.text, number, bounded))
+        memory_bytes = found.memory_bytes or plan.weighed.memory_bytes
+        plan.weighed = replace(plan.weighed, memory_bytes=memory_bytes, reason=found.reason, example=found.example)
+        plan.bound_ns = max(plan.bound_ns, found.bound_ns)
+        if found.status == LEGAL:
+            self._push(SIMULATE, [number])
+        else:
+            plan.status = found.status
 
     def _add(self, number: int, found: Measured, tell: Callable[[str], None]) -> None:
         plan = self.plans[number]
@@ -126,17 +202,27 @@ class Search:
         insort(self.best, (plan.value, plan.text, number))
         tell(f"best of {len(self.best):,} simulated plans: {self.plans[self.best[0][2]].text}")
 
-    def next_task(self) -> tuple[tuple[int, bool], Call] | None:
-        """The question to ask next: about the plan with the least bound; None if nothing that is left can be among the best."""
+    def next_task(self) -> tuple[Question, Call] | None:
+        """The question to ask next, about the plans with the least bound; None if nothing that is left can be among the best."""
         if not self._heap:
             return None
         if len(self.best) >= self.aim.top and self._heap[0][0] > self.best[self.aim.top - 1][0]:
             return None
-        _, _, number, bounded = heappop(self._heap)
-        choice = self.plans[number].choice
-        if bounded:
-            return (number, False), (measured, (self.base, choice, "auto", self.long))
-        return (number, True), (bound_ns, (self.base, choice))
+        _, _, question = heappop(self._heap)
+        choices = [self.plans[number].choice for number in question.plans]
+        if question.stage == OPEN:
+            return question, (quick_bounds_ns, (self.base, choices))
+        if question.stage == EXAMINE:
+            return question, (examined, (self.base, choices[0], self.aim.objective != "memory"))
+        return question, (measured, (self.base, choices[0], "auto", self.long))
+
+
+def _branches(plans: Sequence[Looked]) -> Iterator[list[int]]:
+    """The numbers of the plans of each branch, in groups of at most `MOST_TOGETHER`."""
+    numbers = sorted(range(len(plans)), key=lambda number: (repr(plans[number].choice.branch), number))
+    for _, alike in groupby(numbers, key=lambda number: repr(plans[number].choice.branch)):
+        branch = list(alike)
+        yield from (branch[begin : begin + MOST_TOGETHER] for begin in range(0, len(branch), MOST_TOGETHER))
 
 
 class _Tasks:
@@ -145,16 +231,16 @@ class _Tasks:
     def __init__(self, search: Search) -> None:
         self._search = search
 
-    def __iter__(self) -> Iterator[tuple[Any, Call]]:
+    def __iter__(self) -> Iterator[tuple[Question, Call]]:
         return self
 
-    def __next__(self) -> tuple[Any, Call]:
+    def __next__(self) -> tuple[Question, Call]:
         task = self._search.next_task()
         if task is None:
             raise StopIteration
         return task
 
 
-def search_of(base: Base, aim: Aim, choices: Sequence[Choice], *, long: bool = False) -> Search:
+def search_of(base: Base, aim: Aim, choices: Sequence[Choice], *, long: bool = False, records: Records | None = None) -> Search:
     """A search that has not looked at anything yet."""
-    return Search(base, aim, [Looked(choice, choice.text) for choice in choices], long)
+    return Search(base, aim, [Looked(choice, choice.text) for choice in choices], long, records or NoRecords())

@@ -7,13 +7,13 @@ found once for a body; a walk over steps then adds and compares, without looking
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..binding.bind import Bound
-from ..engine.task import SPEED_BITS, Array
+from ..engine.task import FULL_SPEED, SPEED_BITS, Array, offsets
 from ..program.program import COMPUTE, END, LAST, Program, Step, Transfer, Wait
 
 UNREACHED = -(1 << 60)
@@ -62,13 +62,13 @@ class Rows:
         made = list(map(self.row, outputs))
         paths = []
         for entry in entries:
-            ends_ns = self._ends_ns(entry)
+            ends_ns = self.ends_ns(entry)
             arrives_ns = [end + tail for end, tail in zip(ends_ns, self.tail_ns, strict=True)]
             paths.append([*(ends_ns[last[s]] for s in streams), *(arrives_ns[row] for row in made), max(arrives_ns)])
         compute_ns = sum(ns for ns, own in zip(self.lasts_ns, self.own, strict=True) if own)
         return Block(streams, np.array(paths, dtype=np.int64).T, compute_ns)
 
-    def _ends_ns(self, entry: int) -> list[int]:
+    def ends_ns(self, entry: int) -> list[int]:
         """The earliest end of every row if the entry starts at zero and nothing else delays it."""
         ends_ns = [UNREACHED] * len(self.names)
         for row in range(entry, len(self.names)):
@@ -79,19 +79,41 @@ class Rows:
         return ends_ns
 
 
-def rows_of(program: Program, bound: Bound, role: int, speed: int, *, moves: bool) -> dict[str, Rows]:
+def each_body_once(order: Iterable[Step]) -> tuple[Step, ...]:
+    """A step of every body of a rank, which waits for nothing and makes nothing."""
+    once: dict[str, Step] = {}
+    for step in order:
+        once.setdefault(step.body, step._replace(after=(), outputs=(), waits=(), pair=-1, iteration=0))
+    return tuple(once.values())
+
+
+def greatest_speed(bound: Bound) -> int:
+    """The greatest speed that a rank ever has."""
+    skeleton = bound.skeleton
+    return int(max([FULL_SPEED, *(max(skeleton.profiles[i].value) for i in np.unique(skeleton.speed).tolist())]))
+
+
+def rows_of(program: Program, bound: Bound, role: int, *, moves: bool, everywhere: bool = False) -> dict[str, Rows]:
     """The rows of every body of a role, of a program in which each body stands once and which was bound without launches.
 
-    Kernels take what they take at `speed`, the greatest that a rank ever has, and collectives their uncontended time, in the
-    group in which it is shortest; without `moves` collectives take no time.
+    Kernels take what they take at the greatest speed that a rank ever has, and collectives their uncontended time, in the
+    group in which it is shortest: of the groups of the role, or (`everywhere`) of all ranks; without `moves` collectives take no
+    time.
     """
     skeleton = bound.skeleton
     template, labels = skeleton.templates[role], bound.labels[role]
-    lasts_ns = -(-(template.shortest_ns << SPEED_BITS) // speed)
+    lasts_ns = -(-(template.shortest_ns << SPEED_BITS) // greatest_speed(bound))
     tail_ns = np.zeros_like(lasts_ns)
     gangs = np.flatnonzero(template.slot >= 0)
     ranks = np.flatnonzero(skeleton.program == role)
-    kinds_of = {slot: np.unique(skeleton.kind[skeleton.slots[slot, ranks]]) for slot in np.unique(template.slot[gangs]).tolist()}
+    first = offsets(np.array([len(family) for family in bound.families]))
+    kinds_of = {}
+    for slot in np.unique(template.slot[gangs]).tolist():
+        groups = skeleton.slots[slot, ranks]
+        if everywhere:
+            family = int(np.searchsorted(first, groups[0], side="right")) - 1
+            groups = np.arange(first[family], first[family + 1])
+        kinds_of[slot] = np.unique(skeleton.kind[groups])
     closed_ns = _closed_ns(bound)
     for row in gangs.tolist() if moves else ():
         kinds, charge = kinds_of[int(template.slot[row])], int(template.charge[row])

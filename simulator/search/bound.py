@@ -20,13 +20,13 @@ import numpy as np
 
 from ..binding.bind import Bound, Site
 from ..config.scenario import Scenario
-from ..engine.task import FULL_SPEED, WEIGHT_BITS, Array
+from ..engine.task import WEIGHT_BITS, Array
 from ..frozen import replace
 from ..program.program import COMPUTE, PARAMETERS, Key, Program, Step
 from ..program.slot import Layout
 from ..simulation import steady_state
 from ..simulation.simulate import bound_of, program_of
-from .blocks import Block, is_transfer, is_wait, rows_of
+from .blocks import Block, each_body_once, is_transfer, is_wait, rows_of
 
 BlockOf = Callable[[int, Step], Block]
 Made = dict[tuple[int, Key], int]
@@ -56,11 +56,10 @@ def lower_bound(scenario: Scenario, site: Site, layout: Layout, slots: tuple[Pro
 
 def bound_of_program(scenario: Scenario, site: Site, program: Program, *, together: bool) -> LowerBound:
     """The lower bound of a program; `together`: all of its ranks begin at the same time, and it ends when the last one has."""
-    once = replace(program, orders=tuple(map(_each_body_once, program.orders)))
+    once = replace(program, orders=tuple(map(each_body_once, program.orders)))
     bound = bound_of(scenario, once, replace(site, host=None, sms=None))
     messages, closed = (scenario.fidelity.collectives == kind for kind in ("stepwise", "closed"))
-    speed = max([FULL_SPEED, *(max(bound.skeleton.profiles[i].value) for i in np.unique(bound.skeleton.speed).tolist())])
-    rows = [rows_of(once, bound, role, speed, moves=not messages) for role in range(len(program.orders))]
+    rows = [rows_of(once, bound, role, moves=not messages) for role in range(len(program.orders))]
     known: dict[tuple[int, str, tuple[str, ...], tuple[str, ...]], Block] = {}
 
     def block_of(role: int, step: Step) -> Block:
@@ -75,14 +74,6 @@ def bound_of_program(scenario: Scenario, site: Site, program: Program, *, togeth
     else:
         path_ns = max(_busy_ns(order, role, block_of) for role, order in enumerate(program.orders))
     return LowerBound(path_ns, 0 if messages or closed else _link_ns(program, once, bound))
-
-
-def _each_body_once(order: Iterable[Step]) -> tuple[Step, ...]:
-    """A step of every body of a rank, which waits for nothing and makes nothing."""
-    once: dict[str, Step] = {}
-    for step in order:
-        once.setdefault(step.body, step._replace(after=(), outputs=(), waits=(), pair=-1, iteration=0))
-    return tuple(once.values())
 
 
 def _busy_ns(order: Iterable[Step], role: int, block_of: BlockOf) -> int:

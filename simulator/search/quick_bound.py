@@ -1,129 +1,61 @@
-"""A quick lower bound of a step, of kernels alone: the longest path through the slots of a schedule.
+"""Quick lower bound of a step, for any order of its slots: head, busy time and tail of the rank that needs longest.
 
-Every rank runs the slots of its order one after the other on its compute stream, each as long as its kernels at the greatest
-speed that a rank ever has; a slot begins when the slots of other stages that it needs have come to their results. Everything
-else that a simulation knows (transfers, collectives, launches, the optimizer) only adds to this time.
+- Head: nothing starts on a rank before the first microbatch has come through all stages before the earliest one of the rank.
+- Busy: the slots of all microbatches, one after the other on the compute stream, each from its first kernel to its last with the
+  tensor-parallel or expert collectives that must finish in between. In a pair of slots that run together, kernels alone.
+- Tail: the last slot of a rank is a backward pass of one of its stages, and its gradient has to go back through all stages
+  before. Where weight gradients are slots of their own, one of these is the last, and nothing has to follow.
+
+Where steps run into each other, a rank still needs its busy time for each step. Everything else that a simulation knows
+(transfers, reductions, launches, the optimizer) only adds to this time. Without order the bound costs so little that it is known
+for every plan; `bound.py` has the bound of an order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
-from ..binding.bind import Site
-from ..config.scenario import Scenario
-from ..errors import InvariantBroken
-from ..kernels import KernelCost
-from ..program.program import ACTIVATION, COMPUTE, END, GRADIENT, LAST, AnyOp, Compute, Program
-from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, KINDS, Layout, Slot
-from ..program.slot import slots_of as slots_of_box
-from ..simulation import steady_state
-
-Place = tuple[str, int, int]
-"""The kind of a slot, the instance of its stage, and the part of the sequence."""
+from ..program.slot import BACKWARD, FORWARD, WEIGHT_GRADIENT
+from .slot_times import PlanSlots, SlotTime
 
 
-class Work(NamedTuple):
-    """The kernels of a slot, in ns: all of them, and those before what it hands to the next stage."""
+def quick_bound_ns(slots: PlanSlots, *, together: bool, paired: bool) -> int:
+    """The least time of a step, in ns. `together`: all ranks begin a step at the same time, and it ends when all have ended.
 
-    all_ns: int
-    result_ns: int
+    `paired`: a forward and a backward slot may run together, and hide each other's collectives.
+    """
+    ranks = {stage.rank for stage in slots.instances}
+    return max(_of_rank_ns(slots, rank, together=together, paired=paired) for rank in ranks)
 
 
-def quick_bound_ns(scenario: Scenario, site: Site, layout: Layout, slots: Sequence[Program]) -> int:
-    """The least time of the kernels of a step, in ns, for a scenario that `feasible.check` has passed."""
-    if scenario.plan.shares_vocabulary:  # whose passes add slots that a layout does not have
+def _of_rank_ns(slots: PlanSlots, rank: int, *, together: bool, paired: bool) -> int:
+    own = [instance for instance, stage in enumerate(slots.instances) if stage.rank == rank]
+    own = [instance for instance in own if slots.microbatches[instance // slots.stages]]
+    busy_ns = sum(slots.microbatches[instance // slots.stages] * slots.busy_ns(instance, kernels=paired) for instance in own)
+    if not together or not own:
+        return busy_ns
+    head_ns = min(_head_ns(slots, instance) for instance in own)
+    tail_ns = 0 if paired or WEIGHT_GRADIENT in slots.kinds else max(0, min(_tail_ns(slots, instance) for instance in own))
+    return head_ns + busy_ns + tail_ns
+
+
+def _head_ns(slots: PlanSlots, instance: int) -> int:
+    """The way of a microbatch, or of a part of its sequences, to a stage."""
+    before = range(instance - instance % slots.stages, instance)
+    return sum(min(time.result_ns for time in _of(slots, FORWARD, one)) for one in before)
+
+
+def _tail_ns(slots: PlanSlots, instance: int) -> int:
+    """From the end of the last kernel of a stage, if its backward pass is the last slot of the rank, to the end of the first
+    stage's backward pass; less than nothing where its gradient leaves before its last kernel."""
+    first = instance - instance % slots.stages
+    if instance == first:
         return 0
-    speed = max([1.0, *(one.speed for one in scenario.perturb if one.speed)])
-    of_programs = [_works(program, layout, site.cost) for program in slots]
-    works = {place: _least(of[place] for of in of_programs) for place in of_programs[0]}
-    if len(steady_state.to_simulate(scenario, None)) == 1:
-        found_ns = _walked_ns(layout, works)
-    else:
-        slots_of_ranks = ([slot for box in order for slot in slots_of_box(box)] for order in layout.orders)
-        found_ns = max(sum(works[_place(layout, slot)].all_ns for slot in order) for order in slots_of_ranks)
-    return int(found_ns / speed)
+    behind_ns = min(time.result_behind_ns for time in _of(slots, BACKWARD, instance))
+    between = sum(min(time.result_ns for time in _of(slots, BACKWARD, one)) for one in range(first + 1, instance))
+    return behind_ns + between + min(time.ends_ns for time in _of(slots, BACKWARD, first))
 
 
-def _least(works: Iterable[Work]) -> Work:
-    """The least of what ranks at different positions do in the same slot."""
-    listed = list(works)
-    return Work(min(work.all_ns for work in listed), min(work.result_ns for work in listed))
-
-
-def _place(layout: Layout, slot: Slot) -> Place:
-    return slot.kind, layout.instance(slot.stage, slot.microbatch), slot.microbatch % layout.shape.splits
-
-
-def _works(program: Program, layout: Layout, cost: KernelCost) -> dict[Place, Work]:
-    """The work of every slot of a program of one microbatch for each direction."""
-    of_body: dict[tuple[str, str], Work] = {}
-    works: dict[Place, Work] = {}
-    for order in program.orders:
-        for step in order:
-            if step.phase not in KINDS:
-                continue
-            name = next((name for name, key in step.outputs if key[0] in (ACTIVATION, GRADIENT)), END)
-            if (step.body, name) not in of_body:
-                of_body[step.body, name] = _work(program.bodies[step.body].ops, name, cost)
-            works[step.phase, step.stage, step.microbatch % layout.shape.splits] = of_body[step.body, name]
-    return works
-
-
-def _work(ops: Sequence[AnyOp], result: str, cost: KernelCost) -> Work:
-    """The kernels of a body, and those of them that its result has to wait for: on the way to it, or before those in order."""
-    rows: dict[str, int] = {}
-    ends_ns: list[int] = []
-    all_ns, chain, compute = 0, -1, -1
-    for row, op in enumerate(ops):
-        before = [chain] if op.after is None else [rows[name] for name in op.after if name in rows]
-        ends_ns.append(max((ends_ns[one] for one in before if one >= 0), default=0))
-        if COMPUTE in op.streams:
-            lasts_ns = min(map(cost, op.kernels())) if isinstance(op, Compute) else 0
-            all_ns += lasts_ns
-            ends_ns[row] = all_ns  # the stream runs its kernels in their order
-            compute = row
-        rows[op.name] = row
-        chain = chain if op.detached else row
-    at = {END: chain, LAST: compute}.get(result, rows.get(result, -1))
-    return Work(all_ns, ends_ns[at] if at >= 0 else 0)
-
-
-def _walked_ns(layout: Layout, works: dict[Place, Work]) -> int:
-    """The end of the last slot if every rank runs its slots in order as soon as what they need is there."""
-    made: dict[Slot, int] = {}
-    at, free_ns = [0] * len(layout.orders), [0] * len(layout.orders)
-    last = layout.stages - 1
-    moved = True
-    while moved:
-        moved = False
-        for rank, order in enumerate(layout.orders):
-            while at[rank] < len(order):
-                slots = slots_of_box(order[at[rank]])
-                begins = [_ready_ns(slot, made, last) for slot in slots]
-                if any(begin < 0 for begin in begins):
-                    break
-                ends, total_ns = [free_ns[rank]], 0
-                for slot, begin in zip(slots, begins, strict=True):
-                    work = works[_place(layout, slot)]
-                    begin_ns = max(begin, free_ns[rank])
-                    made[slot] = begin_ns + work.result_ns
-                    ends.append(begin_ns + work.all_ns)
-                    total_ns += work.all_ns
-                free_ns[rank] = max(*ends, free_ns[rank] + total_ns)
-                at[rank] += 1
-                moved = True
-    if any(number < len(order) for number, order in zip(at, layout.orders, strict=True)):
-        raise InvariantBroken("the slots of a layout wait for each other")
-    return max(free_ns)
-
-
-def _ready_ns(slot: Slot, made: dict[Slot, int], last: int) -> int:
-    """When the slots of other stages that a slot needs have their results; negative while one of them has not run."""
-    kind, stage, microbatch = slot
-    if kind == FORWARD:
-        return made.get(Slot(FORWARD, stage - 1, microbatch), -1) if stage else 0
-    if kind in (BACKWARD, INPUT_GRADIENT) and stage < last:
-        after = (made.get(Slot(one, stage + 1, microbatch)) for one in (BACKWARD, INPUT_GRADIENT))
-        return max((end for end in after if end is not None), default=-1)
-    return 0
+def _of(slots: PlanSlots, kind: str, instance: int) -> Iterable[SlotTime]:
+    """The times of the parts of a slot."""
+    return (slots.times[kind, instance, part] for part in range(slots.parts))

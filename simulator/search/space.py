@@ -89,6 +89,11 @@ class Choice:
         ]
         return ", ".join(words)
 
+    @property
+    def branch(self) -> tuple[object, ...]:
+        """What plans have in common that differ in their pipelines only."""
+        return self.others, self.tp, self.cp, self.ep, self.microbatch, self.sharding, self.recompute
+
     def plan_fields(self, layers: int) -> dict[str, Any]:
         """The fields of the plan of a model with so many layers."""
         return {

@@ -1,18 +1,19 @@
-"""What is asked about a plan of a search, the cheap questions first: is it legal, its memory, bounds of its step, and its step.
+"""What is asked about plans of a search, the cheap questions first: are they legal, least memory, bounds, memory, and the step.
 
 Each function takes the document of the scenario before its names are resolved, and returns plain data, so that processes can
-answer. What many plans share, the rest of the scenario and the times of kernels, is kept from one plan to the next.
+answer. What many plans share is kept from one plan to the next: the rest of the scenario, times of kernels and slots, orders.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 
-from ..config import catalog, feasible
+from ..binding.bind import Site
+from ..config import catalog, derived, feasible
 from ..config.document import Document
 from ..config.named_parts import Trust
 from ..config.scenario import Scenario, from_document
@@ -21,18 +22,23 @@ from ..costs.kernels.gpu_model import architecture
 from ..costs.kernels.power import no_energy
 from ..errors import UserError
 from ..frozen import replace
-from ..program.program import Program
+from ..plan.stage_layers import stage_layers
+from ..program.slot import Layout
+from ..simulation import steady_state
 from ..simulation.energy import Energy
 from ..simulation.estimated_effort import TooLong
 from ..simulation.memory_check import host_bytes, host_capacity_bytes, least_state_bytes, memory_of, slots_of
 from ..simulation.simulate import layout_of, prices_of, simulate_scenario, site_of
 from .bound import lower_bound
 from .quick_bound import quick_bound_ns
+from .slot_times import PlanSlots, SlotTimes, plan_slots, slot_kinds
 from .space import EVEN, Choice, with_values
 
 INFEASIBLE, OUT_OF_MEMORY, LEGAL, TOO_LONG = "infeasible", "out of memory", "legal", "too long"
 UNBOUNDED = ("zb-auto", "optimal")
-"""Schedules that the proven bound does not cover."""
+"""Schedules that the bound of an order does not cover."""
+MOST_LAYOUTS = 8
+"""Largest number of orders that a process keeps: one of 1,024 microbatches on 16 ranks takes 10 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A plan before any simulation."""
+    """What is known about a plan before its slots are ordered."""
 
     status: str
     reason: str = ""
@@ -53,11 +59,23 @@ class Weighed:
     example: str = ""
     """That fault."""
     memory_bytes: float = 0.0
-    """Of the fullest GPU; for what does not fit in memory the least that it needs."""
-    quick_ns: int = 0
+    """The least that the fullest GPU needs, or what it needs."""
+    branch_ns: int = 0
+    """Bound of the step from the kernels of the model alone, which plans of a branch have in common."""
     gpus: int = 0
     idle_w: float | None = None
     """Idle power of a GPU; None where power is not modelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What is known about a plan when its slots are ordered."""
+
+    status: str
+    memory_bytes: float = 0.0
+    bound_ns: int = 0
+    reason: str = ""
+    example: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,63 +101,142 @@ class _Rest:
     document: Document = field(compare=False)
 
 
-@lru_cache(maxsize=64)
-def _read(rest: _Rest) -> tuple[Scenario, PricedKernels]:
-    """A scenario whose plan is replaced by that of a choice, and the times of its kernels."""
+@dataclass(frozen=True, eq=False, slots=True)
+class _Kept:
+    """What plans have in common: a scenario whose plan is replaced by theirs, times of kernels and of slots, and orders."""
+
+    scenario: Scenario
+    prices: PricedKernels
+    times: SlotTimes = field(default_factory=SlotTimes)
+    layouts: dict[object, Layout] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=16)
+def _read(rest: _Rest) -> _Kept:
     scenario = from_document(rest.document, Trust(rest.trust))
     scenario = replace(scenario, plan=replace(scenario.plan, layout=EVEN, placement=None))
-    return scenario, prices_of(scenario)
+    return _Kept(scenario, prices_of(scenario))
 
 
-def _base(base: Base, choice: Choice) -> tuple[Scenario, PricedKernels]:
+def _kept(base: Base, choice: Choice) -> _Kept:
     document = with_values(base.document, choice.others)
     return _read(_Rest(json.dumps(document.data, default=repr, sort_keys=True), base.trust, document))
 
 
 def scenario_of(base: Base, choice: Choice) -> Scenario:
     """The scenario of a choice, not checked yet."""
-    scenario, _ = _base(base, choice)
+    return _scenario(_kept(base, choice), choice)
+
+
+def _scenario(kept: _Kept, choice: Choice) -> Scenario:
+    scenario = kept.scenario
     plan = replace(scenario.plan, **choice.plan_fields(scenario.model.layers))
     return replace(scenario, plan=plan, job=replace(scenario.job, microbatch_size=choice.microbatch))
 
 
-def weighed(base: Base, several: Sequence[Choice]) -> list[Weighed]:
-    """Legality, memory and the quick bound of some plans."""
-    return [_weighed(base, choice) for choice in several]
+def weighed(base: Base, branch: Sequence[Choice]) -> list[Weighed]:
+    """Legality, least memory and the bound from kernels of the plans of a branch, which differ in their pipelines only."""
+    kept = _kept(base, branch[0])
+    found: list[Weighed] = []
+    legal: list[tuple[int, Scenario]] = []
+    for number, choice in enumerate(branch):
+        one, scenario = _weighed(kept, choice)
+        found.append(one)
+        legal += [(number, scenario)] if scenario else []
+    for number, branch_ns in _branch_bounds_ns(kept, legal):
+        found[number] = replace(found[number], branch_ns=branch_ns)
+    return found
 
 
-def _weighed(base: Base, choice: Choice) -> Weighed:
+def _weighed(kept: _Kept, choice: Choice) -> tuple[Weighed, Scenario | None]:
+    """Legality and least memory of a plan, and its scenario if it is legal."""
     try:
-        scenario = feasible.check(scenario_of(base, choice))
+        scenario = feasible.check(_scenario(kept, choice))
+        shape = derived.schedule_shape(scenario)
+        if hasattr(scenario.schedule, "refuse"):
+            scenario.schedule.refuse(shape)
+        stage_layers(scenario.plan, scenario.model, scenario.job.sequence_length, shape.stages)
     except UserError as error:
-        return Weighed(INFEASIBLE, *_fault(error))
-    capacity_bytes = scenario.cluster.gpu.memory_bytes
+        return Weighed(INFEASIBLE, *_fault(error)), None
     least_bytes = least_state_bytes(scenario)
-    if least_bytes > capacity_bytes:
-        return Weighed(OUT_OF_MEMORY, memory_bytes=least_bytes)
-    site = site_of(scenario, _prices(base, choice, scenario))
+    if least_bytes > scenario.cluster.gpu.memory_bytes:
+        return Weighed(OUT_OF_MEMORY, memory_bytes=least_bytes), None
+    idle_w = None if no_energy(scenario.cluster.gpu, scenario.job.dtype) else architecture(scenario.cluster.gpu).idle_w
+    return Weighed(LEGAL, memory_bytes=least_bytes, gpus=scenario.cluster.gpus, idle_w=idle_w), scenario
+
+
+def _branch_bounds_ns(kept: _Kept, legal: Sequence[tuple[int, Scenario]]) -> Iterator[tuple[int, int]]:
+    """For each plan the kernels of all microbatches of a replica, evenly divided among its pipeline ranks.
+
+    The kernels of a microbatch are those of the plan with the shortest bodies, of plans with the same kinds of slots and shards.
+    """
+    alike: dict[object, list[tuple[int, Scenario]]] = {}
+    for number, scenario in legal:
+        key = slot_kinds(scenario, kept.times), scenario.plan.full_sharding, derived.replicas(scenario) == 1
+        alike.setdefault(key, []).append((number, scenario))
+    for several in alike.values():
+        shortest = max((scenario for _, scenario in several), key=lambda scenario: scenario.plan.pp * scenario.plan.chunks)
+        slots = plan_slots(shortest, _site(kept, shortest), kept.times)
+        kernels_ns = slots.kernels_ns() if slots else 0
+        yield from ((number, kernels_ns * derived.microbatches(one) // one.plan.pp) for number, one in several)
+
+
+def quick_bounds_ns(base: Base, branch: Sequence[Choice]) -> list[int]:
+    """The quick bounds of legal plans of a branch, in ns; 0 where nothing is known without the order of slots."""
+    kept = _kept(base, branch[0])
+    return [_quick_bound_ns(kept, feasible.check(_scenario(kept, choice))) for choice in branch]
+
+
+def _quick_bound_ns(kept: _Kept, scenario: Scenario) -> int:
+    slots = plan_slots(scenario, _site(kept, scenario), kept.times)
+    return quick_bound_of(scenario, slots) if slots else 0
+
+
+def quick_bound_of(scenario: Scenario, slots: PlanSlots) -> int:
+    """The quick bound of a plan with these slots, in ns."""
+    together = len(steady_state.to_simulate(scenario, None)) == 1
+    beside = scenario.plan.exchanges_beside_compute(scenario.framework.overlap)
+    return quick_bound_ns(slots, together=together, paired=beside or getattr(scenario.schedule, "PAIRS", False))
+
+
+def _site(kept: _Kept, scenario: Scenario) -> Site:
+    """The site of a scenario, with times of kernels that plans share, unless its framework chooses a format for the job."""
+    first = kept.scenario
+    alike = scenario.framework == first.framework and scenario.fidelity.power == first.fidelity.power
+    return site_of(scenario, kept.prices if alike else prices_of(scenario))
+
+
+def _layout(kept: _Kept, scenario: Scenario, site: Site) -> Layout:
+    """The order of the slots of a scenario, which plans of one shape share."""
+    by_costs = getattr(scenario.schedule, "COST_AWARE", False)
+    if by_costs or scenario.plan.shares_vocabulary or catalog.is_code(scenario.plan.schedule):
+        return layout_of(scenario, site)
+    beside = scenario.plan.exchanges_beside_compute(scenario.framework.overlap)
+    key = scenario.plan.schedule, derived.schedule_shape(scenario), beside
+    if key not in kept.layouts:
+        while len(kept.layouts) >= MOST_LAYOUTS:
+            kept.layouts.pop(next(iter(kept.layouts)))
+        kept.layouts[key] = layout_of(scenario, site)
+    return kept.layouts[key]
+
+
+def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
+    """The memory of a legal plan, and (`bounds`) the bound of its step in the order of its slots."""
+    kept = _kept(base, choice)
+    scenario = feasible.check(_scenario(kept, choice))
+    site = _site(kept, scenario)
     try:
-        layout = layout_of(scenario, site)
+        layout = _layout(kept, scenario, site)
         slots = slots_of(scenario, layout)
     except UserError as error:
-        return Weighed(INFEASIBLE, *_fault(error))
+        reason, example = _fault(error)
+        return Examined(INFEASIBLE, reason=reason, example=example)
     memory = memory_of(scenario, layout, slots)
     most_bytes = max(memory, key=attrgetter("total_bytes")).total_bytes
-    if most_bytes > capacity_bytes or host_bytes(scenario, memory) > host_capacity_bytes(scenario):
-        return Weighed(OUT_OF_MEMORY, memory_bytes=most_bytes)
-    idle_w = None if no_energy(scenario.cluster.gpu, scenario.job.dtype) else architecture(scenario.cluster.gpu).idle_w
-    quick_ns = quick_bound_ns(scenario, site, layout, slots)
-    return Weighed(LEGAL, memory_bytes=most_bytes, quick_ns=quick_ns, gpus=scenario.cluster.gpus, idle_w=idle_w)
-
-
-def _prices(base: Base, choice: Choice, scenario: Scenario) -> PricedKernels:
-    """The times of kernels; those that plans share, unless the framework chooses the format of gradients for the job."""
-    first, prices = _base(base, choice)
-    return (
-        prices
-        if scenario.framework == first.framework and scenario.fidelity.power == first.fidelity.power
-        else prices_of(scenario)
-    )
+    if most_bytes > scenario.cluster.gpu.memory_bytes or host_bytes(scenario, memory) > host_capacity_bytes(scenario):
+        return Examined(OUT_OF_MEMORY, most_bytes)
+    covered = bounds and choice.schedule not in UNBOUNDED and not catalog.is_code(choice.schedule)
+    return Examined(LEGAL, most_bytes, lower_bound(scenario, site, layout, slots).ns if covered else 0)
 
 
 def _fault(error: UserError) -> tuple[str, str]:
@@ -147,17 +244,6 @@ def _fault(error: UserError) -> tuple[str, str]:
     message = " ".join(error.faults[0].message.split())
     field, colon, _ = message.partition(":")
     return (field if colon and " " not in field else "schedule"), message
-
-
-def bound_ns(base: Base, choice: Choice) -> int:
-    """The proven bound of the step of a legal plan, in ns; 0 for schedules that it does not cover."""
-    if choice.schedule in UNBOUNDED or catalog.is_code(choice.schedule):
-        return 0
-    scenario = feasible.check(scenario_of(base, choice))
-    site = site_of(scenario, _prices(base, choice, scenario))
-    layout = layout_of(scenario, site)
-    slots: tuple[Program, ...] = slots_of(scenario, layout)
-    return lower_bound(scenario, site, layout, slots).ns
 
 
 def measured(base: Base, choice: Choice, engine: str = "auto", long: bool = False) -> Measured:
