@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -196,6 +197,11 @@ class Run(Summarised, Result):
             *(("no effect", sentence) for sentence in unused(self.scenario)),
             ("simulated", _engine(self)),
         ]
+
+    def explain(self, *, long: bool = False) -> Any:
+        """Why the step takes as long as it does, and what would make it shorter: `sim.explain(run)`, which stands above this
+        layer and is therefore asked by its public name."""
+        return sys.modules[__package__.partition(".")[0]].explain(self, long=long)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that `trainsim run --json` prints."""

@@ -15,6 +15,20 @@ from simulator.simulation import runnable
 from simulator.study.without import IMBALANCE
 
 
+def test_a_run_explains_itself() -> None:
+    run = sim.scenario(
+        {
+            "model": {"name": "small", "layers": 4, "hidden": 512, "heads": 8, "ffn_hidden": 2048, "vocab": 1000},
+            "cluster": {"name": "dgx-h100", "nodes": 1},
+            "plan": {"pp": 4, "tp": 2},
+            "job": {"sequence_length": 512, "global_batch": 8},
+        }
+    ).simulate()
+    told = run.explain()
+    assert told.as_dict() == sim.explain(run).as_dict()
+    assert sum(bar["fraction"] for bar in told.as_dict()["waterfall"]) == pytest.approx(1, abs=1e-9)
+
+
 @pytest.mark.slow
 def test_a_head_of_three_layers_is_named_with_a_split_that_takes_what_was_promised() -> None:
     """Gemma 7B: 28 layers, and a vocabulary of 256,000, whose head has the parameters of 2.8 layers. To the nanosecond."""

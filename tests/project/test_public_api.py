@@ -21,6 +21,7 @@ PUBLIC = (
     "Plan",
     "Recompute",
     "Run",
+    "Session",
     "Sharding",
     "UserError",
     "advise",
