@@ -20,7 +20,11 @@ class Kept:
         return len(self.values)
 
     def of(self, key: Hashable, make: Callable[[], T], weight: int = 1) -> T:
-        """The value of a key, made if it is not kept."""
+        """The value of a key, made if it is not kept. Keys with lists or mappings, as users may write them, keep nothing."""
+        try:
+            hash(key)
+        except TypeError:
+            return make()
         if key in self.values:
             self.values.move_to_end(key)
             found: T = self.values[key][0]

@@ -86,7 +86,7 @@ def test_everything_that_says_nothing_is_refused_at_once() -> None:
         sim.what_if({**SCENARIO, "cluster": {**CLUSTER, "nodes": 1}}, ["nic=x2"])
 
 
-@pytest.mark.parametrize("command", ["run", "explain"])
+@pytest.mark.parametrize("command", ["run", pytest.param("explain", marks=pytest.mark.slow)])
 def test_both_commands_print_and_draw_it(command: str, tmp_path: Path) -> None:
     picture = tmp_path / "tornado.png"
     args = ("capped-llama3-8b-8xh100", "--set", "job.global_batch=8", "--what-if", "gpu=x1.1", "--what-if", "nvlink=x2")
