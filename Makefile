@@ -13,7 +13,7 @@ PYTEST := $(PY) -m pytest -n $(JOBS) --maxprocesses 8
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test test-slow torch check format bench bench-long notebooks results validation docs size
+.PHONY: help install demo test test-slow torch soak check format bench bench-long notebooks results validation docs size
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p' Makefile | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ test: $(VENV)/.dev ## the tests, but for the slow ones (ARGS="-k fold" picks)
 
 test-slow: $(VENV)/.dev torch ## the slow tests: packaging, notebooks, browser, torch, big equality runs
 	@$(PYTEST) -m slow $(ARGS)
+
+soak: $(VENV)/.dev ## kill a thousand processes of sweeps (ARGS="--kills 100", or --minutes 30)
+	@$(PY) -m tests.durable.soak $(ARGS)
 
 torch: $(VENV)/.dev ## add the torch that reads our tables; without it those tests skip, and say so
 	@test $(VENV)/.torch -nt setup.cfg || { \
@@ -44,8 +47,8 @@ format: $(VENV)/.dev ## put the sources into shape
 	@$(PY) -m ruff check --fix
 	@$(PY) -m ruff format
 
-bench: $(VENV)/.dev ## time the engine and the commands
-	@$(PY) benchmarks/run.py $(ARGS)
+bench: $(VENV)/.dev ## time the engine and the commands (PEERS=DIR times other programs beside)
+	@PEERS="$(PEERS)" $(PY) benchmarks/run.py $(ARGS)
 
 bench-long: $(VENV)/.dev ## every plan of a space without bounds, compared with a search of it
 	@$(PY) benchmarks/brute_force.py $(ARGS)

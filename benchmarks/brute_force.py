@@ -17,7 +17,7 @@ from typing import Any
 from simulator.search.search import aim_of, base_of, choices_of, found_of
 from simulator.search.space import Choice
 from simulator.search.weigh import LEGAL, Base, examined, measured, weighed
-from simulator.study.pool import answers, cores
+from simulator.study.pool import Workers, cores, opened
 
 HERE = Path(__file__).parent
 SCENARIO, SPACE = HERE / "scenarios" / "llama3-70b-128xh100.yaml", HERE / "spaces" / "default.yaml"
@@ -38,7 +38,8 @@ def tried(base: Base, choice: Choice) -> tuple[str, float | None]:
 def brute_force(base: Base, plans: list[Choice]) -> dict[str, Any]:
     """Every plan by itself: the number of plans by what became of them, and the best of them all."""
     tasks: Iterator[Any] = iter([(number, (tried, (base, plan))) for number, plan in enumerate(plans)])
-    found = {plans[number].text: one for number, one in answers(tasks, cores(), 4 * cores())}
+    with opened(Workers(cores())) as pool:
+        found = {plans[number].text: one for number, one in pool.answers(tasks, 4)}
     statuses = [status for status, _ in found.values()]
     best = sorted((step_s, text) for text, (_, step_s) in found.items() if step_s is not None)
     counts = {status: statuses.count(status) for status in sorted(set(statuses))}

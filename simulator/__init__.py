@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .simulation.run import Run as Run
     from .simulation.runnable import load as load
     from .simulation.runnable import scenario as scenario
+    from .simulation.session import Session as Session
     from .simulation.simulate import simulate as simulate
     from .study.cluster_facts import topology as topology
     from .study.collective import collective as collective
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from .study.step_views import memory as memory
     from .study.step_views import network as network
     from .study.sweep import sweep as sweep
+    from .study.what_if import what_if as what_if
     from .validate.report import validate as validate
     from .workload.job import Job as Job
     from .workload.job import Lora as Lora
@@ -96,11 +98,14 @@ _WHERE = {
     "scenario": "simulation.runnable",
     "schedule": "study.schedule_verbs",
     "search": "search.search",
+    "Session": "simulation.session",
     "simulate": "simulation.simulate",
     "sweep": "study.sweep",
     "topology": "study.cluster_facts",
     "trace": "figures.trace",
     "validate": "validate.report",
+    "waterfall_plot": "figures.waterfall_plot",
+    "what_if": "study.what_if",
 }
 
 __all__ = sorted(_WHERE)  # noqa: PLE0605

@@ -34,6 +34,10 @@ class Judged:
     call: Call
     measured_s: float
     time: UncontendedTime
+    wire_s: float
+    """Time on the wire at nominal rates."""
+    log: str
+    """The log that the row is from: its source and version of the library."""
 
     @property
     def error(self) -> float:

@@ -7,35 +7,23 @@ or rank that is slower than the others.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from ..escape import Summarised
-from ..metrics.idle import exposed
 from ..simulation.run import Run
-from ..simulation.time_block import OF_AXES
-from ..study.compare import stage_seconds
 from ..study.critical_path import CriticalPath, critical_path
-from ..study.waterfall import BUBBLE, OTHER_FLOP, Bar, Waterfall, waterfall
-from ..study.without import BELOW_PEAK, IMBALANCE, LAUNCHES, OPTIMIZER, RECOMPUTATION, SLOWER_CLOCKS
-from ..units import NS_PER_S, seconds, show_s
+from ..study.idle_causes import IdleTime, idle_time
+from ..study.waterfall import Bar, Waterfall, waterfall
+from ..units import show_s
 from .neighbours import Neighbour, neighbours
+from .places import place_of
+from .splits import Splits
 
 MOST_CHANGES = 3
 LEAST_LOSS = 0.001
 """The smallest part of a step that is called a loss."""
-WORDS = {
-    SLOWER_CLOCKS: "kernels take longer than in short bursts, at the clock that the board sustains",
-    RECOMPUTATION: "forward passes are repeated, to keep fewer activations",
-    LAUNCHES: "GPUs wait for the host to launch kernels",
-    OPTIMIZER: "the optimizer updates the parameters",
-    OTHER_FLOP: "kernels do flop that the count of the model leaves out",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +51,13 @@ class Explanation(Summarised):
     path: CriticalPath
     changes: tuple[Neighbour, ...]
     """The changes that help most, at most one for each field."""
+    splits: Splits | None = None
+    """Of a pipeline, the splits of the layers that were tried."""
+
+    @cached_property
+    def idle(self) -> IdleTime:
+        """The time without kernels, by cause and place."""
+        return idle_time(self.run)
 
     @cached_property
     def losses(self) -> tuple[Loss, ...]:
@@ -97,92 +92,17 @@ class Explanation(Summarised):
             "losses": [loss.as_dict() for loss in self.losses],
             "waterfall": self.waterfall.as_list(),
             "critical_path": self.path.as_list(),
+            "idle": self.idle.as_dict(),
+            "splits": self.splits and asdict(self.splits),
             "changes": [change.as_dict() for change in self.best],
         }
 
 
 def explain(run: Run, *, long: bool = False) -> Explanation:
     """The explanation of a run: some forty more simulations."""
-    return Explanation(run, waterfall(run), critical_path(run), neighbours(run, long=long))
+    return Explanation(run, waterfall(run), critical_path(run), *neighbours(run, long=long))
 
 
 def _text(run: Run, bar: Bar) -> str:
     """A loss in words."""
-    took = f"{show_s(bar.seconds)}, {bar.seconds / run.metrics.step_time_s:.1%} of the step"
-    if bar.cause in OF_AXES:
-        return f"{took}: {OF_AXES[bar.cause]} that compute waits for{_communication(run, bar.cause)}"
-    places: dict[str, Callable[[Run], str]] = {BELOW_PEAK: _kernels, IMBALANCE: _imbalance, BUBBLE: _bubble}
-    words = places[bar.cause](run) if bar.cause in places else WORDS.get(bar.cause, bar.cause)
-    return f"{took}: {words}"
-
-
-def _kernels(run: Run) -> str:
-    """The operators that lose most against the peak."""
-    lost_s: dict[str, float] = defaultdict(float)
-    observed = run.observation
-    for labels, own_s, share in _compute(run):
-        flop = labels.flop_of()[labels.is_compute]
-        names = np.array([name.split()[-1] for name in labels.blocks], dtype=object)[labels.is_compute]
-        counted = observed.counts(labels.iteration[labels.is_compute])
-        for name in np.unique(names[counted]):
-            of = counted & (names == name)
-            lost_s[name] += share * float((own_s[of] - flop[of] / observed.peak_flop_per_s).sum()) / observed.window.steps
-    most = sorted(lost_s.items(), key=lambda item: -item[1])[:3]
-    named = ", ".join(f"{name} {show_s(value)}" for name, value in most)
-    return f"kernels are slower than the peak of the GPU, most in {named} per rank"
-
-
-def _compute(run: Run) -> Iterable[tuple[Any, Any, float]]:
-    """Labels of every class of ranks, the seconds of each of its kernels, and its share of the ranks."""
-    timeline = run.engine_timeline
-    for which, labels in enumerate(run.observation.labels):
-        times = timeline.class_times(which)
-        own_s = ((times.end_ns - times.start_ns) / NS_PER_S)[labels.is_compute]
-        yield labels, own_s, int(timeline.multiplicity[which]) / timeline.ranks
-
-
-def _communication(run: Run, axis: str) -> str:
-    """The operations of an axis that ranks wait for longest, and the links that limit them."""
-    observed = run.observation
-    pieces, of_axis = exposed(observed)
-    if axis not in observed.axes:
-        return ""
-    chosen = of_axis == observed.axes.index(axis)
-    waited_ns: dict[str, float] = defaultdict(float)
-    rank_of, row_of = observed.timeline.expansion.origin
-    shares = observed.timeline.multiplicity / observed.timeline.ranks
-    length_ns = (pieces.until_ns - pieces.from_ns)[chosen] * shares[pieces.which[chosen]]
-    for task, ns in zip(pieces.task[chosen].tolist(), length_ns.tolist(), strict=True):
-        labels = observed.labels[int(rank_of[task])]
-        waited_ns[labels.block(int(row_of[task])).split()[-1]] += ns
-    most = sorted(waited_ns.items(), key=lambda item: -item[1])[:2]
-    named = ", ".join(f"{name} {show_s(seconds(ns / observed.window.steps))}" for name, ns in most)
-    limit = next((wait for wait in run.network.waits if wait.waited_by_axis_s.get(axis)), None)
-    full = f"; most is limited by {' and '.join(limit.links)}" if limit and limit.links else ""
-    return f", most in {named}{full}" if named else full
-
-
-def _imbalance(run: Run) -> str:
-    """The slowest stage or rank, and what it alone has."""
-    slow = [p for p in run.scenario.perturb if p.rank is not None and p.speed is not None and p.speed < 1]
-    if slow:
-        return ", ".join(f"rank {p.rank} runs at {p.speed:g} of its speed" for p in slow) + ", and others wait for it"
-    taken = stage_seconds(run)
-    if len(taken) < 2:
-        return "some ranks compute for longer than others, which wait for them"
-    slowest = max(taken, key=lambda stage: taken[stage])
-    mean_s = sum(taken.values()) / len(taken)
-    stage = next(one for one in run.program.stages if one.number == slowest)
-    has = " and ".join(name for name, there in (("the embedding", stage.embedding), ("the head", stage.head)) if there)
-    alone = f"{stage.layers} layers" + (f" and {has}" if has else "")
-    return f"stage {slowest} ({alone}) computes for {show_s(taken[slowest])}, a stage on average for {show_s(mean_s)}"
-
-
-def _bubble(run: Run) -> str:
-    """What leaves ranks without work."""
-    job, plan = run.scenario.job, run.scenario.plan
-    replicas = run.gpus // (plan.tp * plan.cp * plan.pp)
-    microbatches = job.global_batch // replicas // job.microbatch_size
-    if plan.pp == 1:
-        return "ranks have nothing left to do"
-    return f"ranks wait for other stages: a pipeline of {plan.pp} ranks fills and drains around {microbatches} microbatches"
+    return f"{show_s(bar.seconds)}, {bar.seconds / run.metrics.step_time_s:.1%} of the step: {place_of(run, bar.cause)}"

@@ -1,8 +1,8 @@
 """Neighbours of a plan: plans that differ from it in one decision, each simulated, and those that make the step shorter.
 
-A layer moves from the slowest stage to any other; microbatches are halved or doubled; activations are recomputed more or less;
-the schedule, the degrees of parallelism, the sharding and the overlap change by one value. A plan that does not fit is tried once
-more with selective recomputation. Where moving a layer helps, layers move on until it no longer does.
+A layer moves from one stage to another (`splits.py`); microbatches are halved or doubled; activations are recomputed more or
+less; the schedule, the degrees of parallelism and the order of ranks, the sharding, the overlap and the library of attention
+change by one value. A plan that does not fit is tried once more with selective recomputation.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from ..config import derived
 from ..config.scenario import Scenario
 from ..errors import shown
-from ..plan.plan import Overlap
+from ..plan.plan import Overlap, Plan
 from ..simulation.run import Run
-from ..study.compare import stage_seconds
 from ..study.waterfall import BUBBLE
 from ..study.without import BELOW_PEAK, IMBALANCE, OPTIMIZER, RECOMPUTATION, Cause
 from ..units import show_bytes, show_s
 from .candidates import Proposal, candidate_that_fits, legal, proposal
 from .remedies import Change, changed
+from .splits import Split, Splits, splits
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"plan.schedule": "1f1b", "plan.chunks": 1},
@@ -85,15 +85,26 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else shown(value)
 
 
-def neighbours(run: Run, *, long: bool = False) -> tuple[Neighbour, ...]:
-    """The neighbours of a run's plan that fit and make the step shorter, the shortest first; one for each cause and field."""
+def neighbours(run: Run, *, long: bool = False) -> tuple[tuple[Neighbour, ...], Splits | None]:
+    """The neighbours of a run's plan that fit and make the step shorter, the shortest first, one for each field; and the splits
+    of the layers that were tried."""
     found = [made for cause, change in _changes(run.scenario) if (made := _made(run, cause, change, long=long))]
-    found += _splits(run, long=long)
+    of_split: dict[Split, Neighbour] = {}
+
+    def step_of(split: Split) -> float | None:
+        made = _made(run, IMBALANCE, {"plan.layout": split}, long=long)
+        if made is None:
+            return None
+        of_split[split] = made
+        return made.step_time_s
+
+    tried = splits(run, step_of)
+    found += [of_split[tried.best[0]]] if tried else []
     best: dict[str, Neighbour] = {}
     for one in sorted(found, key=lambda one: one.step_time_s):
         if one.gain >= LEAST_GAIN:
             best.setdefault(next(iter(one.change)), one)
-    return tuple(best.values())
+    return tuple(best.values()), tried
 
 
 def _made(run: Run, cause: Cause, change: Change, *, long: bool) -> Neighbour | None:
@@ -137,40 +148,11 @@ def _changes(scenario: Scenario) -> Iterator[tuple[Cause, Change]]:
                 yield cause, {f"plan.{axis}": other, **open_dp}
     if plan.full_sharding.kind == "none" and replicas > 1:
         yield OPTIMIZER, {"plan.sharding": "zero1"}
+    if plan.tp > 1 and plan.rank_order != Plan().rank_order:
+        yield "tp", {"plan.rank_order": Plan().rank_order}
+    if scenario.framework.attention == "unfused":
+        yield BELOW_PEAK, {"framework.attention": ""}
     usual = plan.overlap.over(scenario.framework.overlap)
     for axis in ("dp", "tp", "pp"):
         if not getattr(usual, axis) and (axis != "tp" or plan.tp > 1):
             yield axis, {"plan.overlap": replace(plan.overlap, **{axis: True})}
-
-
-def _splits(run: Run, *, long: bool) -> list[Neighbour]:
-    """The best split of the layers that moving one at a time from the slowest stage leads to, and the best after one move."""
-    counts = stage_counts(run)
-    if len(counts) < 2 or run.scenario.plan.vocabulary == "redis":
-        return []
-    best, tried, slowest = None, {counts}, _slowest_stage(run)
-    while True:
-        moves = [split for split in _moved(counts, slowest) if split not in tried]
-        tried.update(moves)
-        made = [one for split in moves if (one := _made(run, IMBALANCE, {"plan.layout": split}, long=long))]
-        quickest = min(made, key=lambda one: one.step_time_s, default=None)
-        if quickest is None or (quickest.step_time_s >= (best.step_time_s if best else run.metrics.step_time_s)):
-            return [best] if best else []
-        best, counts = quickest, quickest.change["plan.layout"]
-
-
-def stage_counts(run: Run) -> tuple[int, ...]:
-    """The layers of every stage in model order."""
-    return tuple({stage.number: stage.layers for stage in run.program.stages if not stage.share}.values())
-
-
-def _moved(counts: tuple[int, ...], slowest: int) -> Iterator[tuple[int, ...]]:
-    """The splits in which a layer of the slowest stage stands in another."""
-    for other in range(len(counts)):
-        if other != slowest and counts[slowest] > 1:
-            yield tuple(n - (i == slowest) + (i == other) for i, n in enumerate(counts))
-
-
-def _slowest_stage(run: Run) -> int:
-    """The stage whose forward and backward passes take longest on its rank."""
-    return max(stage_seconds(run).items(), key=lambda item: item[1])[0]

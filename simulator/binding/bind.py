@@ -14,6 +14,7 @@ from ..engine.task import FULL_SPEED, RATE_BITS, Array, Csr, Profile, offsets
 from ..errors import InvariantBroken, UserError
 from ..hardware.cluster import Cluster
 from ..hardware.wiring import Wiring
+from ..kept import Kept
 from ..kernels import KernelCost
 from ..plan.mesh import Mesh
 from ..program.labels import Labels
@@ -74,6 +75,8 @@ class Site:
     """The cost of launches; None for launches without cost."""
     sms: CommunicationSms | None = None
     """SMs that the framework gives communication where it slows kernels beside it; None where it does not."""
+    routes: Kept | None = None
+    """Routes of groups on this cluster that are known already."""
 
 
 def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None, every_launch: bool = False) -> Bound:
@@ -102,7 +105,7 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
         if c.axis == OFFLOAD:
             families[name] = HostFamily(ranks, gpus[ranks], calls, occupancy, degraded)
             continue
-        on: Placed = {"policy": policy, "degraded": degraded, "occupancy": occupancy}
+        on: Placed = {"policy": policy, "degraded": degraded, "occupancy": occupancy, "routes": site.routes}
         if matrices := {charge: templates.matrices[charge] for charge in calls if charge in templates.matrices}:
             users = {c: np.flatnonzero(np.isin(role[ranks], templates.users_of(c)).any(axis=1)) for c in calls}
             families[name] = UnevenFamily(ranks, gpus[ranks], calls, matrices, users, **on)

@@ -18,6 +18,7 @@ from ..collectives import Round, is_pipelined, wire_fraction
 from ..engine.skeleton import Tariff
 from ..engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr
 from ..errors import UserError
+from ..kept import Kept
 from ..units import NS_PER_S
 from .collective_policy import BARRIER, CollectivePolicy
 from .mesh_rings import ClusterRounds
@@ -68,6 +69,8 @@ class Placed(TypedDict):
     policy: CollectivePolicy
     degraded: DegradedLinks
     occupancy: Occupancy
+    routes: Kept | None
+    """Routes that are known already."""
 
 
 class Family:
@@ -78,8 +81,9 @@ class Family:
 
     def __init__(
         self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], *, policy: CollectivePolicy,
-        degraded: DegradedLinks, occupancy: Occupancy,
+        degraded: DegradedLinks, occupancy: Occupancy, routes: Kept | None = None,
     ) -> None:  # fmt: skip
+        self.routes = routes
         cluster, self.occupancy = occupancy.cluster, occupancy
         self.members, self.gpus, self.policy, self.degraded = members, gpus, policy, degraded
         self.nodes = gpus // cluster.gpus_per_node
@@ -141,7 +145,16 @@ class Family:
         self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, rows: Array
     ) -> tuple[tuple[RoundTimes, ...], Routed]:
         """The uncontended times of the groups in `rows`, and the routes of all their rounds combined."""
-        gpus, pieces, lanes = self.gpus[rows], self.policy.pieces if is_pipelined(algorithm) else 1, []
+        gpus, pieces = self.gpus[rows], self.policy.pieces if is_pipelined(algorithm) else 1
+        if self.routes is None:
+            return self._routed(plan, algorithm, kind, gpus, pieces)
+        key = algorithm.__name__, kind, pieces, gpus.shape, gpus.tobytes()
+        return self.routes.of(key, lambda: self._routed(plan, algorithm, kind, gpus, pieces), gpus.size)
+
+    def _routed(
+        self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, gpus: Array, pieces: int | None
+    ) -> tuple[tuple[RoundTimes, ...], Routed]:
+        lanes: list[list[Round]] = []
         if pieces == 1 and any(r.repeats > 1 for r in plan):
             lanes = [[r for r in lane if r.repeats > 1] for lane in self.plans.lanes(algorithm, kind, gpus[0])]
         return self.links.parts(plan, lanes[:: -(-len(lanes) // MOST_LANES) or 1], pieces, gpus)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -214,11 +215,22 @@ def fitted(points: Sequence[Point], start: Constants, free: Sequence[Free]) -> d
             changes.setdefault(f.owner, {})[f.name] = math.exp(value)
         return {owner: replace(held, **changes.get(owner, {})) for owner, held in start.items()}
 
+    together: dict[tuple[str, str], list[int]] = {}
+    for i, point in enumerate(points):
+        together.setdefault((point.inside, point.across), []).append(i)
+
+    @lru_cache(maxsize=4 * (len(free) + 1))
+    def errors(links: tuple[str, str], inside: Inside, across: Across | None, laws: Laws) -> list[float]:
+        """log(theory / measured) of the points on these links: unchanged constants need no second evaluation."""
+        own = [points[i] for i in together[links]]
+        return [math.log(theory.fastest(p.call, inside, across, laws) / p.seconds) for p in own]
+
     def residuals(x: Array) -> Array:
         """log(theory / measured) of every point."""
-        c = changed(x)
-        times = [theory.fastest(p.call, c[p.inside], c.get(p.across), c.get("laws", LAWS)) / p.seconds for p in points]
-        return np.array(list(map(math.log, times)))
+        c, found = changed(x), np.empty(len(points))
+        for links, indices in together.items():
+            found[indices] = errors(links, c[links[0]], c.get(links[1]), c.get("laws", LAWS))
+        return found
 
     return changed(least_squares(residuals, origin, sigma, DESCENT))
 

@@ -83,6 +83,32 @@ class Edges:
         return tuple(np.ascontiguousarray(column).tobytes() for column in (self.source, self.target, self.share))
 
 
+class Everyone(Edges):
+    """The edges from every member to every other, which are written out only where they are looked at one by one."""
+
+    def __init__(self, members: int) -> None:
+        object.__setattr__(self, "members", members)
+
+    members: int
+
+    @cached_property
+    def source(self) -> Array:
+        return np.repeat(np.arange(self.members), self.members - 1)
+
+    @cached_property
+    def target(self) -> Array:
+        source, other = np.divmod(np.arange(self.members * (self.members - 1)), self.members - 1)
+        return other + (other >= source)
+
+    @cached_property
+    def share(self) -> Array:
+        return np.ones(self.members * (self.members - 1))
+
+    @cached_property
+    def key(self) -> tuple[bytes, ...]:
+        return (b"everyone", str(self.members).encode())
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Round:
     """Simultaneous messages: each edge carries its share of `fraction` of the payload; repeated `repeats` times in a row."""

@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import Array, Edges, Round
+from . import Array, Everyone, Round
 from ._uneven import checked_matrix, uneven
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "alltoall")
@@ -26,6 +26,5 @@ def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Ro
         return uneven(held, [(*np.indices((n, n)), held)])
     if n < 2:
         return ()
-    source, other = np.divmod(np.arange(n * (n - 1)), n - 1)
-    once = Round(Edges.of(source, other + (other >= source)), Fraction(1, n))
+    once = Round(Everyone(n), Fraction(1, n))
     return (once, once) if kind == "all_reduce" else (once,)

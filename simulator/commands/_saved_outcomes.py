@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ..config import catalog
 from ..errors import UserError
 from ..files import atomic, check_folder, decoded, not_written, parsed_json, read_bounded
+from ..study.program_version import version
 
 MOST_BYTES = 2**28
 DIGITS = 16
@@ -69,16 +68,3 @@ def _foreign(where: str) -> UserError:
 
 def _key(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:DIGITS]
-
-
-@cache
-def version() -> str:
-    """A hash of the code of the simulator and of the data that predictions read."""
-    digest = sha256()
-    for folder, pattern in (
-        (catalog.PACKAGE, "*.py"),
-        *((catalog.folder(kind), "*.yaml") for kind in ("clusters", "models", "frameworks")),
-    ):
-        for path in sorted(folder.rglob(pattern)):
-            digest.update(path.relative_to(folder).as_posix().encode() + read_bounded(path, MOST_BYTES, "a file of the program"))
-    return digest.hexdigest()[:DIGITS]

@@ -69,11 +69,19 @@ def print_json(record: Any) -> None:
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
-    """Prints labels and values, one pair per line, in two columns."""
+    """Prints labels and values, one pair per line, in two columns; a value that is wider than a page goes on in further lines."""
     rows = [(escape.terminal(name), escape.terminal(value)) for name, value in pairs]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        _echo(f"{click.style(name.ljust(width), bold=True)}  {value}")
+        first, *others = _folded(value, max(LEAST_WRAPPED, COLUMNS - width - 2))
+        _echo(f"{click.style(name.ljust(width), bold=True)}  {first}")
+        for other in others:
+            _echo(f"{'':{width}}  {other}")
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """The lines of a text; one that fits in a line is left as it is."""
+    return [text] if len(text) <= width else wrap(text, width, break_on_hyphens=False, break_long_words=False) or [text]
 
 
 def print_table(

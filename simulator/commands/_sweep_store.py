@@ -1,108 +1,79 @@
-"""The table of a sweep in SQLite, into which each outcome is committed as it comes: one row for each hash of a scenario.
-
-The hash is that of the scenario with all that its names stand for, of the files that it names, and of the version of the program:
-an outcome of another version is never taken. A new file is made under another name, with an empty table, and renamed. From then
-on every row is a transaction of its own, so that a table always holds whole rows, however the program ends.
-"""
+"""The table of a sweep in SQLite: an outcome for each scenario, by its hash."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
-from hashlib import sha256
-from pathlib import Path
-from typing import Any
 
 from ..config.document import Document
-from ..config.named_parts import located, resolved
-from ..config.scenario import NAMED
-from ..errors import OutputFailed, SimulatorError, UserError
-from ..files import atomic, named, read_bounded
-from ..study.sweep import COLUMNS, Outcome
-from ._saved_outcomes import version
+from ..errors import InvariantBroken
+from ..study.grid import Grid
+from ..study.program_version import version
+from ..study.sweep import TOO_LONG, Outcome
+from ._result_store import Table, opened_store
+from ._scenario_key import ScenarioKeys
 
-MOST_BYTES = 2**28
 SQL_TYPES = {"str": "TEXT NOT NULL", "str | None": "TEXT", "float | None": "REAL", "int | None": "INTEGER"}
-SCHEMA = (
-    "CREATE TABLE sweep (hash TEXT PRIMARY KEY, version TEXT NOT NULL, fields TEXT NOT NULL, "
-    + ", ".join(f"{one.name} {SQL_TYPES[str(one.type)]}" for one in fields(Outcome))
-    + ")"
+TABLE = Table(
+    "sweep",
+    {
+        "version": "TEXT NOT NULL",
+        "fields": "TEXT NOT NULL",
+        **{one.name: SQL_TYPES[str(one.type)] for one in fields(Outcome)},
+    },
+    better=f"status = '{TOO_LONG}'",
 )
-INSERT = f"INSERT OR REPLACE INTO sweep VALUES ({', '.join('?' * (3 + len(COLUMNS)))})"
-SELECT = f"SELECT {', '.join(COLUMNS)} FROM sweep WHERE hash = ?"
+Simulated = Callable[[Iterator[tuple[int, Document]]], Iterator[tuple[int, Outcome]]]
+"""Takes up points by their numbers, a few ahead, and gives their outcomes as they come."""
 
 
-class SweepStore:
-    """The outcomes in a file. This process alone writes to it."""
+class StoredSweep:
+    """The outcomes of points of a grid, in a file. Only the numbers of their rows are kept in memory."""
 
-    def __init__(self, path: str, *, resume: bool) -> None:
-        self._path = Path(path)
-        if self._path.exists() and not resume:
-            raise UserError(f"{named(path)} exists", hint="--resume goes on with it; or name another file")
-        with self._errors():
-            if not self._path.exists():
-                with atomic(path) as temporary, closing(sqlite3.connect(temporary)) as new:
-                    new.execute(SCHEMA)
-            self._database = sqlite3.connect(path, isolation_level=None, timeout=0)
-            self._database.execute("PRAGMA trusted_schema = OFF")
-            self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._database.execute("BEGIN EXCLUSIVE")
-            stored = self._database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-            self._database.execute("COMMIT")
-        if stored != [(SCHEMA,)]:
-            raise UserError(f"{named(path)} is no table of a sweep of this version", hint="name another file")
+    def __init__(self, path: str, found: Grid, numbers: range, *, resume: bool, merge: bool) -> None:
+        self._found, self._numbers = found, numbers
+        self._rows = array("q", [0]) * len(numbers)
+        self._keys = ScenarioKeys()
+        self._under_way: dict[str, list[int]] = {}
+        self._store = opened_store(path, TABLE, resume=resume, merge=merge)
 
-    def get(self, key: str) -> Outcome | None:
-        """The outcome of a scenario, or None. A simulation that took too long for its limits is done anew."""
-        with self._errors():
-            row = self._database.execute(SELECT, (key,)).fetchone()
-        return row and Outcome(*row)
+    def fill(self, simulated: Simulated, *, long: bool) -> None:
+        """Simulates every point that the file does not hold yet, and those that took too long if long work is done now."""
+        keys: dict[int, str] = {}
+        for number, outcome in simulated(self._missing(keys, long=long)):
+            key = keys.pop(number)
+            point = self._found.fields(self._found.point(number))
+            self._store.add([(key, version(), json.dumps(point), *asdict(outcome).values())])
+            for same in self._under_way.pop(key):
+                self._know(same, key)
 
-    def add(self, key: str, point: dict[str, Any], outcome: Outcome) -> None:
-        """Commits the outcome of a scenario, with the values of the fields that were swept."""
-        with self._errors():
-            self._database.execute(INSERT, (key, version(), json.dumps(point), *asdict(outcome).values()))
+    def _missing(self, keys: dict[int, str], *, long: bool) -> Iterator[tuple[int, Document]]:
+        for number in self._numbers:
+            document = self._found.document(self._found.point(number))
+            key = self._keys.key(document)
+            stored = self._store.number(key)
+            if stored is not None and not (long and self._at(stored).status == TOO_LONG):
+                self._know(number, key)
+            elif key in self._under_way:  # two points of one scenario, written in two ways
+                self._under_way[key].append(number)
+            else:
+                keys[number], self._under_way[key] = key, [number]
+                yield number, document
+
+    def _know(self, number: int, key: str) -> None:
+        stored = self._store.number(key)
+        if stored is None:
+            raise InvariantBroken(f"the outcome of point {number} was committed and is gone")
+        self._rows[self._numbers.index(number)] = stored
+
+    def _at(self, row: int) -> Outcome:
+        return Outcome(*self._store.at(row)[2:])
+
+    def result(self, number: int) -> Outcome:
+        """The outcome of a point."""
+        return self._at(self._rows[self._numbers.index(number)])
 
     def close(self) -> None:
-        self._database.close()
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Turns errors of SQLite into errors of ours."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", None)
-            if code == sqlite3.SQLITE_NOTADB:
-                raise UserError(f"{named(self._path)} is no SQLite database", hint="name another file") from None
-            if code == sqlite3.SQLITE_BUSY:
-                raise UserError(
-                    f"another program writes to {named(self._path)}", hint="wait for it, or name another file"
-                ) from None
-            kind: type[SimulatorError] = OutputFailed if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) else UserError
-            raise kind(f"cannot write {named(self._path)}: {error}") from None
-
-
-def scenario_key(document: Document) -> str:
-    """The hash of a scenario, of the files that it names, and of the version of the program."""
-    for part in NAMED:
-        document = resolved(document, part)
-    document = located(document)
-    digest = sha256(version().encode())
-    digest.update(json.dumps(document.data, sort_keys=True, default=repr).encode())
-    for file in sorted(_files(document.data)):
-        digest.update(read_bounded(file, MOST_BYTES, "a file of a scenario"))
-    return digest.hexdigest()
-
-
-def _files(value: Any) -> set[str]:
-    """The files that a value names, such as a table of a schedule, a file of shares or a module of the user."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return set().union(*map(_files, value))
-    path = value.partition(".py:")[0] + ".py" if isinstance(value, str) and ".py:" in value else value
-    return {path} if isinstance(path, str) and Path(path).suffix and Path(path).is_file() else set()
+        self._store.close()

@@ -7,11 +7,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._show import COLUMNS, json_option, long_option, print_json, print_notes, print_table, progress, say, scenario_argument
+from ._show import (
+    COLUMNS,
+    json_option,
+    long_option,
+    picture_path,
+    print_json,
+    print_notes,
+    print_table,
+    progress,
+    say,
+    scenario_argument,
+)
+from ._what_if import changed_steps, print_what_if, what_if_options
 
 if TYPE_CHECKING:
     from ..advise.explanation import Explanation
 
+MOST_IDLE = 8
+"""Most causes of idle time that are listed."""
 MOST_STAGES = 5
 """Most stages of the path that are listed."""
 
@@ -19,9 +33,14 @@ MOST_STAGES = 5
 @click.command("explain", short_help="Say why a step is slow, and what to change.")
 @scenario_argument
 @click.option("--allow-oom", is_flag=True, help="Explain a plan that does not fit in memory.")
+@click.option("--waterfall", metavar="FILE", callback=picture_path, help="Draw the waterfall.")
+@what_if_options
 @long_option
 @json_option
-def command(scenario: str, settings: tuple[str, ...], trust: bool, allow_oom: bool, long: bool, as_json: bool) -> None:
+def command(
+    scenario: str, settings: tuple[str, ...], trust: bool, allow_oom: bool, long: bool, as_json: bool,
+    waterfall: str | None, what_ifs: tuple[str, ...], tornado: str | None,
+) -> None:  # fmt: skip
     """Say in words and numbers why a training step of SCENARIO takes as long as it does, and what would make it shorter.
 
     The waterfall removes one cause after another and simulates the step again; what a cause adds is the difference, and what
@@ -34,11 +53,19 @@ def command(scenario: str, settings: tuple[str, ...], trust: bool, allow_oom: bo
     with progress("simulating"):
         run = load_one(scenario, settings, trust=trust).simulate(allow_oom=allow_oom, long=long)
         found = explain(run, long=long)
+    if waterfall:
+        from ..figures.drawing import save
+        from ..figures.waterfall_plot import waterfall_plot
+
+        save(waterfall_plot(run, found.waterfall), waterfall)
+    changes = changed_steps(scenario, settings, what_ifs, run, tornado, trust=trust, allow_oom=allow_oom, long=long)
     print_notes(run.notes)
     if as_json:
-        print_json(found.as_dict())
+        print_json({**found.as_dict(), **({"what_if": changes.as_list()} if changes else {})})
         return
     _print(found)
+    if changes:
+        print_what_if(changes)
 
 
 def _print(found: Explanation) -> None:
@@ -63,7 +90,19 @@ def _print(found: Explanation) -> None:
     if len(stages) > 1:
         named = ", ".join(f"{stage} {show_s(took)}" for stage, took in list(stages.items())[:MOST_STAGES])
         _paragraph("", f"By stage: {named}{', ...' if len(stages) > MOST_STAGES else ''}.")
+    if path.by_link:
+        named = ", ".join(f"{link} {show_s(took)}" for link, took in list(path.by_link.items())[:MOST_STAGES])
+        _paragraph("", f"Full links on the path: {named}{', ...' if len(path.by_link) > MOST_STAGES else ''}.")
     say()
+    rows = [
+        [cause.text, f"{seconds / metrics.step_time_s:.2%}", show_s(seconds)] for cause, seconds in found.idle.largest.items()
+    ]
+    print_table(["idle", "of the step", "seconds"], rows[:MOST_IDLE], right=(1, 2), title="Time without kernels, mean over ranks")
+    if len(rows) > MOST_IDLE:
+        say(f"{len(rows) - MOST_IDLE} more causes are shorter; --json has them, and those of every rank.")
+    say()
+    if found.splits:
+        _paragraph("layers    ", f"{found.splits.text(metrics.step_time_s)}.")
     if not found.best:
         say("No change that was tried makes the step shorter.")
     for number, change in enumerate(found.best, 1):

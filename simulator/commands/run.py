@@ -29,6 +29,7 @@ from ._show import (
     say,
     scenario_argument,
 )
+from ._what_if import changed_steps, print_what_if, what_if_options
 
 if TYPE_CHECKING:
     from ..simulation.jobs import SharedRun
@@ -61,12 +62,13 @@ STEPS_HELP = "Simulate this number of steps from time zero and report their mean
 @click.option("--gantt-title", metavar="TEXT", help="Title of the timeline.")
 @click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")
 @click.option("--costs", is_flag=True, help=COSTS_HELP)
+@what_if_options
 @long_option
 @json_option
 def command(
     scenario: str, settings: tuple[str, ...], trust: bool, gantt: str | None, trace: str | None, costs: bool, as_json: bool,
     gantt_ranks: list[int] | None, gantt_window: tuple[float, float] | None, gantt_size: tuple[float, float] | None,
-    gantt_title: str | None, **options: Any,
+    gantt_title: str | None, what_ifs: tuple[str, ...], tornado: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Simulate a training step of SCENARIO, a YAML file or a name that `trainsim catalog scenarios` lists.
 
@@ -88,24 +90,29 @@ def command(
     with progress("simulating") as expect:
         found = load(scenario, settings, trust=trust)
         if isinstance(found, RunnableJobs):
-            _refuse_extras({**options, "gantt": gantt, "trace": trace})
+            _refuse_extras({**options, "gantt": gantt, "trace": trace, "what-if": what_ifs or None, "tornado": tornado})
             patience = {"allow_oom": options["allow_oom"], "long": options["long"]}
             result: Run | SharedRun = found.simulate(**patience)
             listed = [(t.name, simulate_scenario(t.scenario, **patience)) for t in found.tenants if costs]
         else:
             result = run = found.simulate(**options, expect=expect)
             listed = [("", run)] if costs else []
-    written = []
+    written, changes = list[tuple[str, str]](), None
     if not isinstance(found, RunnableJobs):
         with progress("drawing"):
             written = [("took", show_s(run.wall_s)), *_write(run, gantt, trace, look)]
+        patience = {"allow_oom": options["allow_oom"], "long": options["long"]}
+        changes = changed_steps(scenario, settings, what_ifs, run, tornado, trust=trust, **patience)
+        written += [("tornado", tornado)] if tornado else []
     print_notes(result.notes)
     if as_json:
-        print_json(_with_costs(result.as_dict(), listed))
+        print_json({**_with_costs(result.as_dict(), listed), **({"what_if": changes.as_list()} if changes else {})})
         return
     print_pairs([*result.summary, *written])
     for name, one in listed:
         _list_costs(one, name)
+    if changes:
+        print_what_if(changes)
 
 
 def _with_costs(record: dict[str, Any], listed: Sequence[tuple[str, Run]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,15 @@ from ._show import (
     say,
     scenario_argument,
 )
+from ._work_options import MOST_WORKERS, SQLITE, shard_of_options, work_options, workers_of
 
 if TYPE_CHECKING:
-    from ..search.best_first import Looked
+    from ..search.best_first import Aim, Looked
     from ..search.search import Found
+    from ..search.weigh import Base
+    from ..study.shard import Shard
 
-MOST_WORKERS, MOST_TOP = 256, 1000
+MOST_TOP = 1000
 MOST_TOKENS = 1e18
 MOST_PRICE, MOST_DAYS = 1e6, 1e5
 SPACE_HELP = "Values that each part of a plan may have, as YAML.  [default: as --show-space prints it]"
@@ -37,6 +41,7 @@ PARETO_HELP = "Find the front of step time against memory, cost or gpus, instead
 DAYS_HELP = "Leave out plans that take longer than so many days for the tokens."
 PLOT_HELP = "Draw the front (.png, .svg or .pdf).  [default front: memory]"
 TOKENS_HELP = "Say how long the best plans take for so many tokens."
+STORE_HELP = "Commit what becomes of each plan to a table in SQLite, as it comes."
 YAML = (".yaml", ".yml")
 
 
@@ -53,7 +58,8 @@ YAML = (".yaml", ".yml")
 @click.option("--pareto", metavar="NAME", help=PARETO_HELP)
 @click.option("--plot", metavar="FILE", callback=picture_path, help=PLOT_HELP)
 @click.option("--write", metavar="FILE", callback=checked_path(YAML), help="Write the best plan as a scenario.")
-@click.option("--workers", type=Count(1, MOST_WORKERS), help="Number of processes.  [default: one per core]")
+@click.option("--store", metavar="FILE", callback=checked_path((SQLITE,)), help=STORE_HELP)
+@work_options
 @click.option("--show-space", is_flag=True, help="Print the space and how many plans it has, and search nothing.")
 @long_option
 @json_option
@@ -71,13 +77,13 @@ def command(
     """
     from math import inf
 
-    from ..search.search import aim_of, base_of, found_of, tokens_of
-    from ..study.pool import cores
+    from ..search.search import aim_of, base_of, tokens_of
     from ..units import DAY_S
 
     for name in ("price", "days"):
         if options[name] and not options["tokens"]:
             raise UserError(f"--{name} is about a run of so many tokens", hint="--tokens 15e12")
+    shard = shard_of_options(options, options["store"], "--store")
     base = base_of(scenario, settings, trust=trust)
     within_s = options["days"] * DAY_S / (options["tokens"] / tokens_of(base)) if options["days"] else inf
     pareto = options["pareto"] or ("memory" if options["plot"] else None)
@@ -85,9 +91,7 @@ def command(
     if options["show_space"]:
         _show_space(space)
         return
-    tell = _told if sys.stderr.isatty() else lambda text: None
-    workers = options["workers"] or cores()
-    found = found_of(base, aim, space, over, _numbers(gpus), workers=workers, long=options["long"], tell=tell)
+    found = _found(base, aim, (space, over, _numbers(gpus)), shard, options)
     if not found.best:
         raise Infeasible(f"no plan can run: {_counted(found)}", hint=_first_reason(found))
     if write:
@@ -102,6 +106,22 @@ def command(
             print_pairs([("written", file)])
     if not found.complete:
         raise click.exceptions.Exit(130)
+
+
+def _found(base: Base, aim: Aim, of: tuple[Any, ...], shard: Shard, options: dict[str, Any]) -> Found:
+    """Searches a space, with what a table holds already; what is learned is committed to it."""
+    from ..search.search import found_of
+    from ._search_store import StoredPlans
+
+    workers = workers_of(options, MOST_WORKERS)
+    tell = _told if sys.stderr.isatty() else lambda text: None
+    with ExitStack() as stack:
+        records = None
+        if options["store"]:
+            file = str(shard.file(options["store"]))
+            records = stack.enter_context(closing(StoredPlans(file, base, resume=options["resume"], merge=options["merge"])))
+        return found_of(base, aim, *of, workers=workers.number, executor=workers.executor, long=options["long"],
+                        records=records, shard=shard, tell=tell)  # fmt: skip
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:

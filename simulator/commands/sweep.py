@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import UserError
 from ._show import (
-    Count,
     checked_path,
     json_option,
     long_option,
@@ -21,29 +20,28 @@ from ._show import (
     say,
     scenario_argument,
 )
+from ._work_options import SQLITE, shard_of_options, work_options, workers_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ..study.grid import Grid
-    from ..study.sweep import Effort, Outcome
+    from ..study.pool import Workers
+    from ..study.shard import Shard
+    from ..study.sweep import Effort
 
-SQLITE = ".sqlite"
 MOST_ROWS, MOST_LETTERS = 40, 60
 """Most rows that are printed, and most letters of a reason."""
-MOST_WORKERS = 256
 OVER_HELP = "A field and its values. May be repeated: all combinations are simulated. Lists stand in brackets, as in [1,2]."
 OUTPUT_HELP = "Write the rows as CSV or Parquet when all are known, or as SQLite as they come."
-WORKERS_HELP = "Simulate in this number of processes.  [default: one per core]"
 
 
 @click.command("sweep", short_help="Simulate every combination of the values of some fields.")
 @scenario_argument
 @click.option("--over", "over", multiple=True, required=True, metavar="FIELD=VALUE,VALUE,...", help=OVER_HELP)
 @click.option("--output", metavar="FILE", callback=checked_path((".csv", ".parquet", SQLITE)), help=OUTPUT_HELP)
-@click.option("--resume", is_flag=True, help="Go on with a table in SQLite: only what it does not hold yet is simulated.")
 @click.option("--plot", metavar="FILE", callback=picture_path, help="Draw the step times over one field or two.")
-@click.option("--workers", type=Count(1, MOST_WORKERS), help=WORKERS_HELP)
+@work_options
 @long_option
 @json_option
 def command(
@@ -55,17 +53,22 @@ def command(
     For example: trainsim sweep llama3-70b-64xh100 --over plan.tp=4,8 --over job.microbatch_size=1,2 --plot sweep.png
 
     A combination that cannot run is a row with its reason; one that does not fit in memory says by how much. A table in SQLite
-    has one row for each scenario, whose hash covers the program too, and --resume goes on where a sweep was stopped.
+    has one row for each scenario, whose hash covers the program too. Each row is committed as it comes, and --resume goes on
+    where a sweep was stopped or killed.
     """
     from ..study.grid import grid
-    from ..study.pool import cores
-    from ..study.sweep import Effort, table
+    from ..study.sweep import Effort
 
-    _check(output, plot, len(over), resume=options["resume"])
+    shard = _checked(output, plot, len(over), options)
     found = grid(scenario, over, settings, trust=trust)
-    effort = Effort(trust, options["long"], options["workers"] or cores())
-    with progress(f"simulating {len(found):,} scenarios"):
-        frame = table(found, _results(found, effort, output, resume=options["resume"]))
+    numbers = shard.numbers(len(found))
+    workers, effort = workers_of(options, len(numbers)), Effort(trust, options["long"])
+    with progress(f"simulating {len(numbers):,} scenarios"):
+        if str(output).lower().endswith(SQLITE):
+            output = str(shard.file(str(output)))
+            frame = _in_sqlite(found, effort, workers, output, (numbers, options))
+        else:
+            frame = _in_memory(found, effort, workers)
     fields = [axis.name for axis in found.axes]
     _write(frame, fields, output, plot)
     if as_json:
@@ -77,36 +80,37 @@ def command(
         say(f"written  {file}")
 
 
-def _check(output: str | None, plot: str | None, fields: int, *, resume: bool) -> None:
-    """Refuses what cannot be written before anything is simulated."""
+def _checked(output: str | None, plot: str | None, fields: int, options: dict[str, Any]) -> Shard:
+    """The part of the grid that is simulated. Refuses what cannot be written before anything is simulated."""
     from ._result_table import check_parquet
 
-    if resume and not str(output).lower().endswith(SQLITE):
-        raise UserError("--resume goes on with a table in SQLite", hint=f"--output FILE{SQLITE} --resume")
+    shard = shard_of_options(options, output, "--output")
     if plot:
         from ..figures.sweep_plot import check_fields
 
         check_fields(fields)
     check_parquet(output or "")
+    return shard
 
 
-def _results(found: Grid, effort: Effort, output: str | None, *, resume: bool) -> dict[int, Outcome]:
-    """The outcomes of all points by number; with a table in SQLite each is committed as it comes."""
-    from ..study.sweep import TOO_LONG, outcomes
+def _in_memory(found: Grid, effort: Effort, workers: Workers) -> pd.DataFrame:
+    """The rows of all points."""
+    from ..study.sweep import outcomes, table
 
-    if not str(output).lower().endswith(SQLITE):
-        return dict(outcomes(found, effort))
-    from ._sweep_store import SweepStore, scenario_key
+    numbers = range(len(found))
+    points = ((number, found.document(found.point(number))) for number in numbers)
+    return table(found, numbers, dict(outcomes(points, effort, workers)).__getitem__)
 
-    points = list(found.points())
-    with closing(SweepStore(str(output), resume=resume)) as store:
-        keys = [scenario_key(found.document(point)) for point in points]
-        stored = ((number, store.get(key)) for number, key in enumerate(keys))
-        results = {number: one for number, one in stored if one and not (effort.long and one.status == TOO_LONG)}
-        for number, outcome in outcomes(found, effort, results):
-            store.add(keys[number], found.fields(points[number]), outcome)
-            results[number] = outcome
-    return results
+
+def _in_sqlite(found: Grid, effort: Effort, workers: Workers, file: str, part: tuple[range, dict[str, Any]]) -> pd.DataFrame:
+    """The rows of the points of a part, each of which is committed to a table as it comes."""
+    from ..study.sweep import outcomes, table
+    from ._sweep_store import StoredSweep
+
+    numbers, options = part
+    with closing(StoredSweep(file, found, numbers, resume=options["resume"], merge=options["merge"])) as stored:
+        stored.fill(partial(outcomes, effort=effort, workers=workers), long=effort.long)
+        return table(found, numbers, stored.result)
 
 
 def _write(frame: pd.DataFrame, fields: list[str], output: str | None, plot: str | None) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -39,19 +40,48 @@ class Partition:
         return _count(self.rank)
 
 
-def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Expansion:
-    """The expansion of one rank of each class, by `refine`, `verify` and `quotient`; `within` may raise for too many tasks."""
+@dataclass(frozen=True, eq=False)
+class Folded:
+    """One rank of each class of a skeleton, and the class of every rank."""
+
+    skeleton: Skeleton
+    """The quotient: a rank for each class."""
+    class_of: Array
+    whole: Skeleton
+
+    @cached_property
+    def tasks_unfolded(self) -> int:
+        """Number of tasks of the whole cluster."""
+        return task_count(self.whole)
+
+    def expansion(self) -> Expansion:
+        """The tasks of one rank of each class."""
+        return expand(self.skeleton, self.class_of, self.tasks_unfolded)
+
+
+def folded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
+    """One rank of each class, by `refine`, `verify` and `quotient`; `within` may raise for too many tasks."""
     partition = refine(skeleton)
     verify(skeleton, partition)
     small = quotient(skeleton, partition)
     within(task_count(small))
-    return expand(small, partition.rank, task_count(skeleton))
+    return Folded(small, partition.rank, skeleton)
+
+
+def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Expansion:
+    """The expansion of one rank of each class; `within` may raise for too many tasks."""
+    return folded(skeleton, within).expansion()
 
 
 def unfolded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Expansion:
     """The expansion of all ranks, without folding."""
+    return apart(skeleton, within).expansion()
+
+
+def apart(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
+    """All ranks, each a class by itself; `within` may raise for too many tasks."""
     within(task_count(skeleton))
-    return expand(skeleton)
+    return Folded(skeleton, np.arange(skeleton.ranks), skeleton)
 
 
 def refine(skeleton: Skeleton) -> Partition:

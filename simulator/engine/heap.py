@@ -8,25 +8,16 @@ links, caps and speeds. Rates and speeds are set once per instant, after all oth
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from itertools import accumulate, pairwise
 
 import numpy as np
 
 from .contract import Contracted, Pieces, contract
+from .progress import LIMIT, NEVER, Progress, bodies_of, speeds_of
 from .rates import SharedLinkRates
-from .task import CORES, FULL_SPEED, LEAST_SPEED, MEMORY, SPEED_BITS, Array, TaskGraph, offsets
+from .task import CORES, MEMORY, SPEED_BITS, Array, TaskGraph, offsets
 from .timeline import Times, deadlock
 
-Speeds = tuple[int, int, int, int]
-"""The speed of a piece of each kind: of the two resources, `PACED` and `FIXED`."""
-NEVER = 1 << 256
-"""The duration of work at no speed, in ns."""
-LIMIT = 1 << 61
-"""Durations of chains are added up in 64 bits if the sum of all durations is below this number of ns."""
 MOST_UNCONTRACTED = 1_000
 """Largest number of tasks of which contraction takes more time than it saves."""
 WAITS, BEGUN, RUNS, ENDED = range(4)
@@ -53,6 +44,14 @@ def times_by(small: Contracted) -> Times:
     if not run.run() or max(run.end, default=0) >= LIMIT:
         return whole_times(small.whole)
     return small.times(run.times(), run.speeds.begun_ns())
+
+
+def with_pieces(graph: TaskGraph, pieces: Pieces) -> tuple[Times, Array] | None:
+    """The times of all tasks and the start of every piece; None if tasks are left, or if times might not fit into 64 bits."""
+    run = _Run(graph, pieces)
+    if not run.run() or max(run.end, default=0) >= LIMIT:
+        return None
+    return run.times(), run.speeds.begun_ns()
 
 
 def whole_times(graph: TaskGraph) -> Times:
@@ -107,8 +106,10 @@ class _Run:
             elif self.ends(task, now):
                 self.finish(task, now)
             if not heap or heap[0][0] > now:
-                speeds.settle(now)
-                fluid.solve(now)
+                if speeds.touched:
+                    speeds.settle(now)
+                if fluid.changed:
+                    fluid.solve(now)
         return -1 not in self.end
 
     def finish(self, task: int, now: int) -> None:
@@ -212,8 +213,6 @@ class _Fluid:
 
     def solve(self, now: int) -> None:
         """Solves the rates for this instant and sets the clock of every flow whose rate changed."""
-        if not self.changed:
-            return
         self.changed = False
         for task, rate in self.rates.solve():
             left, since, was = self.moving[task]
@@ -225,77 +224,23 @@ class _Fluid:
                 heappush(self.heap, (self.due[task], task))
 
 
-class _Body:
-    """Pieces, one after the other, and when they end at speeds that have been met."""
-
-    __slots__ = ("kind", "known", "ns")
-
-    def __init__(self, ns: tuple[int, ...], kind: tuple[int, ...]) -> None:
-        self.ns, self.kind = ns, kind
-        self.known: dict[Speeds, list[int]] = {}
-
-    def ends(self, speeds: Speeds) -> list[int]:
-        """The end of every piece after the start of the first one, at these speeds."""
-        found = self.known.get(speeds)
-        if found is None:
-            lasting = [_lasting(ns << SPEED_BITS, speeds[kind]) for ns, kind in zip(self.ns, self.kind, strict=True)]
-            found = self.known[speeds] = list(accumulate(lasting))
-        return found
-
-
-@dataclass(slots=True)
-class _Progress:
-    """A task in progress whose speed may change: the work left of its present piece at a time, and the speeds since then."""
-
-    body: _Body
-    left: int
-    since: int
-    speeds: Speeds
-    begun_ns: list[int]
-    """The starts of its pieces so far. The last of them is the present piece."""
-
-    def ends(self) -> int:
-        """The time at which all pieces are done, if the speeds stay as they are."""
-        at, body = len(self.begun_ns) - 1, self.body
-        ended = self.since + _lasting(self.left, self.speeds[body.kind[at]])
-        if len(body.ns) == 1:
-            return ended
-        ends = body.ends(self.speeds)
-        return ended + ends[-1] - ends[at]
-
-    def advance(self, now: int) -> None:
-        """Brings the present piece and the work left of it up to a time."""
-        at, body, speeds = len(self.begun_ns) - 1, self.body, self.speeds
-        speed = speeds[body.kind[at]]
-        ended = self.since + _lasting(self.left, speed)
-        if now < ended:
-            self.left -= speed * (now - self.since)
-        elif len(body.ns) > 1:
-            ends = body.ends(speeds)
-            first = ended - ends[at]
-            present = min(bisect_right(ends, now - first, at), len(ends) - 1)
-            self.begun_ns += [first + end for end in ends[at:present]]
-            self.left = (body.ns[present] << SPEED_BITS) - speeds[body.kind[present]] * (now - self.begun_ns[-1])
-        self.since = now
-
-
 class _Speeds:
     """The tasks in progress whose speed may change, and what tasks take of every rank."""
 
     def __init__(self, graph: TaskGraph, pieces: Pieces, heap: list[tuple[int, int]]) -> None:
         self.graph, self.heap, sharing = graph, heap, graph.sharing
         self.rank: list[int] = graph.speed.tolist()
-        self.body = _bodies(pieces)
-        self.of: dict[int, _Progress] = {}
+        self.body = bodies_of(pieces)
+        self.of: dict[int, Progress] = {}
         """Task -> its progress, of all tasks that have begun."""
         self.parts: list[list[int]] = sharing.takes.tolist() if sharing else []
         self.group: list[int] = sharing.group.tolist() if sharing else []
         self.ranks = sharing.ranks.lists() if sharing else []
         self.full = [graph.profiles[index].value[0] for index in graph.speed_profile.tolist()]
         self.taken = [[0, 0] for _ in self.full]
-        self.speeds = [_speeds(full, (0, 0)) for full in self.full]
+        self.speeds = [speeds_of(full, (0, 0)) for full in self.full]
         """Rank -> the speed of a piece of each kind."""
-        self.running: list[dict[int, _Progress]] = [{} for _ in self.full]
+        self.running: list[dict[int, Progress]] = [{} for _ in self.full]
         self.touched: dict[int, None] = {}
         """The ranks whose speeds may change in this instant."""
         self.due = [-1] * len(graph)
@@ -304,12 +249,12 @@ class _Speeds:
     def begin(self, task: int, now: int) -> None:
         """Starts a task at the speeds before this instant, which `settle` corrects."""
         body, rank = self.body[task], self.rank[task]
-        self.of[task] = self.running[rank][task] = progress = _Progress(
-            body, body.ns[0] << SPEED_BITS, now, self.speeds[rank], [now]
+        self.of[task] = self.running[rank][task] = progress = Progress(
+            body, body.ns[0] << SPEED_BITS, now, self.speeds[rank], now
         )
         self.set_clock(task, progress)
 
-    def set_clock(self, task: int, progress: _Progress) -> None:
+    def set_clock(self, task: int, progress: Progress) -> None:
         """Sets the clock of a task to its end, if there is any."""
         self.due[task] = due = progress.ends()
         if due < NEVER:
@@ -336,7 +281,8 @@ class _Speeds:
     def settle(self, now: int) -> None:
         """Sets the speeds of this instant, and the clocks of the tasks in progress whose speed changes."""
         for rank in self.touched:
-            self.speeds[rank] = speeds = _speeds(self.full[rank], self.taken[rank])
+            speeds = speeds_of(self.full[rank], self.taken[rank])
+            self.speeds[rank] = speeds
             for task, progress in self.running[rank].items():
                 if speeds != progress.speeds:
                     progress.advance(now)
@@ -346,27 +292,5 @@ class _Speeds:
 
     def begun_ns(self) -> Array:
         """The start of every piece."""
-        return np.array([ns for task in sorted(self.of) for ns in self.of[task].begun_ns], dtype=np.int64)
-
-
-def _bodies(pieces: Pieces) -> dict[int, _Body]:
-    """The body of every task whose speed may change; equal ones once."""
-    ns, kind, bodies = pieces.ns.tolist(), pieces.kind.tolist(), {}
-    known: dict[tuple[tuple[int, ...], tuple[int, ...]], _Body] = {}
-    for task, (a, b) in enumerate(pairwise(pieces.ptr.tolist())):
-        if a < b:
-            key = tuple(ns[a:b]), tuple(kind[a:b])
-            body = known.get(key)
-            bodies[task] = known[key] = body or _Body(*key)
-    return bodies
-
-
-def _speeds(full: int, taken: Sequence[int]) -> Speeds:
-    """The speed of a piece of each kind."""
-    cores, memory = (full * max(LEAST_SPEED, FULL_SPEED - part) >> SPEED_BITS for part in taken)
-    return cores, memory, full, FULL_SPEED
-
-
-def _lasting(left: int, speed: int) -> int:
-    """The time in ns that work takes at a speed."""
-    return -(-left // speed) if speed else NEVER
+        parts = [part for task in sorted(self.of) for part in self.of[task].starts_ns()]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

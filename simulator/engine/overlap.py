@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .task import CORES, MEMORY, Array, Csr
+from .task import BOTH, CORES, MEMORY, Array, Csr
 
 PASSES = 3
 """Number of times that bounds are passed on along predecessors and lanes; every bound found so far is valid."""
@@ -30,7 +30,7 @@ def overlapping(preds: Csr, lanes: Csr, resource: Array, takes: Array) -> tuple[
     rows = lanes.row(int(on[0]))
     last, first = _bounds(preds, lanes, rows)
     for which in (CORES, MEMORY):
-        needs = resource[rows] == which
+        needs = (resource[rows] == which) | (resource[rows] == BOTH)
         before = np.concatenate([[0], np.cumsum(needs)])
         beside = takes[:, which] & (first > last + 1)
         beside[beside] = before[first[beside]] > before[last[beside] + 1]

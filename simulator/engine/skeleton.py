@@ -138,6 +138,12 @@ def _tasks(skeleton: Skeleton, template: Template, ranks: Array, own_base: Array
     return tasks
 
 
+def bases(skeleton: Skeleton) -> tuple[Array, Array]:
+    """Rank -> the first task of its own work, and communicator -> its first task, in the order of `expand`."""
+    own = offsets(np.array([len(t.own) for t in skeleton.templates], dtype=np.int64)[skeleton.program])
+    return own, own[-1] + offsets(_turns(skeleton))
+
+
 def task_count(skeleton: Skeleton) -> int:
     """The number of tasks that `expand` makes."""
     own = np.array([len(t.own) for t in skeleton.templates], dtype=np.int64)
@@ -150,11 +156,8 @@ def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: in
     For a folded skeleton, `class_of` gives the class of every rank, and `tasks_unfolded` the number of tasks of all ranks.
     """
     of_program = [np.flatnonzero(skeleton.program == p) for p in range(len(skeleton.templates))]
-    turns = _turns(skeleton)
-    own = np.array([len(t.own) for t in skeleton.templates], dtype=np.int64)[skeleton.program]
-    own_base = offsets(own)
-    turn_base = own_base[-1] + offsets(turns)
-    n = int(turn_base[-1])
+    own_base, turn_base = bases(skeleton)
+    turns, n = np.diff(turn_base), int(turn_base[-1])
     solo_ns, tail_ns, work, cap, charge = (np.zeros(n, dtype=np.int64) for _ in range(5))
     speed, footprint, changing = (np.full(n, -1) for _ in range(3))
     after, before = [_NONE], [_NONE]

@@ -31,6 +31,8 @@ UNCAPPED = 1 << 62
 """The rate cap of a task whose rate only its links limit."""
 CORES, MEMORY = 0, 1
 """The resources of a rank that its tasks share: processors, and the bandwidth of memory."""
+BOTH = 2
+"""The need of a row that stands for several, of which some need one resource and some the other (`stretches.py`)."""
 LEAST_SPEED = FULL_SPEED // 2
 """The speed that a task keeps, however much of its resource others take."""
 

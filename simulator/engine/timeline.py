@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import Blocked, Deadlock
-from .skeleton import Expansion
+from .skeleton import Expansion, Skeleton
 from .task import Array, TaskGraph
 
 SHOWN = 32
@@ -38,7 +38,7 @@ class Times:
         return int(self.arrival_ns.max()) if len(self.arrival_ns) else 0
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Timeline:
     """The times of every rank, stored once per class of ranks that behave alike."""
 
@@ -50,6 +50,11 @@ class Timeline:
         return f"Timeline({self.ranks:,} ranks, {len(expansion.graph):,} tasks of {expansion.tasks_unfolded:,})"
 
     @property
+    def skeleton(self) -> Skeleton:
+        """The skeleton of the simulated ranks."""
+        return self.expansion.skeleton
+
+    @property
     def class_of(self) -> Array:
         """For each rank, the simulated rank of the expansion that behaves like the rank."""
         return self.expansion.class_of
@@ -59,9 +64,24 @@ class Timeline:
         return len(self.class_of)
 
     @property
+    def tasks(self) -> int:
+        """Number of tasks of the simulated ranks."""
+        return len(self.expansion.graph)
+
+    @property
+    def tasks_unfolded(self) -> int:
+        """Number of tasks of all ranks."""
+        return self.expansion.tasks_unfolded
+
+    @property
+    def makespan_ns(self) -> int:
+        """From time zero to the last arrival."""
+        return self.times.makespan_ns
+
+    @property
     def multiplicity(self) -> Array:
         """The number of ranks that each simulated class represents."""
-        return np.bincount(self.class_of, minlength=self.expansion.skeleton.ranks)
+        return np.bincount(self.class_of, minlength=self.skeleton.ranks)
 
     def tasks_of(self, rank: int) -> Array:
         """The tasks of one rank, in the order of the rows of the rank's template."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -110,14 +111,16 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
         f"{s.model.name} on {run.gpus:,} x {s.cluster.gpu.name}, {catalog.called(s.plan.schedule)}: "
         f"{m.step_time_s:.3g} s per step, {m.bubble_fraction:.1%} pipeline bubble, {m.mfu:.1%} MFU"
     )
-    rows = tuple(_row_of_rank(run, rank) for rank in chosen)
+    drawn = Counter(int(run.engine_timeline.class_of[rank]) for rank in chosen if 0 <= rank < run.gpus)
+    rows = tuple(_row_of_rank(run, rank, drawn) for rank in chosen)
     shades = 1 + max(stage.chunk for stage in run.program.stages)
     lasts_s = seconds(seen.until_ns - seen.from_ns)
     return Chart(escape.figure(title), "s", rows, lasts_s, shades, since=seen.window.text)
 
 
-def _row_of_rank(run: Run, rank: int) -> Row:
-    """Slots from the start of their first kernel to the end of their last operation, and communication by axis.
+def _row_of_rank(run: Run, rank: int, drawn: Mapping[int, int]) -> Row:
+    """Slots from the start of their first kernel to the end of their last operation, and communication by axis. Its name says how
+    many ranks are alike, without those that are `drawn`, by class.
 
     Where steps overlap in time, the ends of the steps before and after are shown too.
     """
@@ -142,7 +145,8 @@ def _row_of_rank(run: Run, rank: int) -> Row:
     ]
     stages = [str(stage.number) for stage in run.program.stages if stage.rank == coordinate]
     word = "stage" if len(stages) == 1 else "stages"
-    others = int(timeline.multiplicity[timeline.class_of[rank]]) - 1
+    which = int(timeline.class_of[rank])
+    others = int(timeline.multiplicity[which]) - drawn[which]
     alike = f" and {others:,} other{'s' * (others > 1)}" if others else ""
     return Row(f"rank {rank}{alike} ({word} {', '.join(stages)})", tuple(bars))
 

@@ -45,8 +45,8 @@ class Window:
 def whole(timeline: Timeline, labels: tuple[Labels, ...], steps: int | None = None, text: str = "") -> Window:
     """The window of a whole timeline, from zero to the last end, with `steps` training steps (default: all iterations)."""
     numbers = range(1 + max(int(of.iteration.max(initial=0)) for of in labels))
-    begin_ns = np.zeros(timeline.expansion.skeleton.ranks, dtype=np.int64)
-    return Window(begin_ns, begin_ns + timeline.times.makespan_ns, numbers, steps or len(numbers), text)
+    begin_ns = np.zeros(timeline.skeleton.ranks, dtype=np.int64)
+    return Window(begin_ns, begin_ns + timeline.makespan_ns, numbers, steps or len(numbers), text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +72,11 @@ class Observation:
         """Duration of the window on each class of ranks, in nanoseconds."""
         lasted: Array = self.window.end_ns - self.window.begin_ns
         return lasted
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the window is the whole timeline."""
+        return not self.window.begin_ns.any() and bool((self.window.end_ns == self.timeline.makespan_ns).all())
 
     @property
     def from_ns(self) -> int:
@@ -107,6 +112,6 @@ def observe(
     window: Window | None = None,
 ) -> Observation:
     """The observation of a timeline, given the labels of each program of its ranks; the default window is the whole timeline."""
-    of_class = tuple(labels[program] for program in timeline.expansion.skeleton.program.tolist())
+    of_class = tuple(labels[program] for program in timeline.skeleton.program.tolist())
     axes = tuple(sorted({axis for of in labels for axis in of.axes if axis}))
     return Observation(timeline, of_class, window or whole(timeline, labels), axes, model_flop, peak_flop_per_s)

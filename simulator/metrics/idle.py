@@ -17,11 +17,14 @@ there is no bubble. `exposed` gives the same exposed time for each task that a r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..engine.skeleton import Expansion, bases
+from ..engine.stretched_timeline import StretchedTimeline
+from ..engine.timeline import Times
 from ..program.labels import Labels
 from ..program.program import COMPUTE
 from . import Array, Observation
@@ -67,6 +70,43 @@ class Pieces:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class _Tasks:
+    """The tasks among which a walk moves: those of all rows, or those of stretches."""
+
+    expansion: Expansion
+    times: Times
+    rows: Sequence[Array]
+    """Class -> the rows of its labels that begin a task; the tasks are those of its template, in this order."""
+    number: Array
+    """Task -> its place in the order by which ties are broken, 0, 1, 2 ..."""
+    communicates: Array
+    """Task -> whether it is a task of a communicator."""
+
+    @classmethod
+    def of_rows(cls, observed: Observation) -> _Tasks:
+        """The tasks of all rows."""
+        expansion, ranks = observed.timeline.expansion, range(observed.timeline.skeleton.ranks)
+        rows, graph = [expansion.begun_by(which)[0] for which in ranks], expansion.graph
+        return cls(expansion, observed.timeline.times, rows, np.arange(len(graph)), graph.speed < 0)
+
+    @classmethod
+    def of_stretches(cls, timeline: StretchedTimeline) -> _Tasks:
+        """The tasks of stretches. Ties are broken as between the last rows of the stretches."""
+        of, whole = timeline.stretched, timeline.skeleton
+        own_base, turn_base = bases(whole)
+        key, communicates = (np.zeros(len(of.graph), dtype=kind) for kind in (np.int64, bool))
+        for which in range(whole.ranks - 1, -1, -1):
+            part, tasks = of.part(which), of.expansion.tasks_of(which)
+            slot, last = part.whole.slot[part.ends - 1], part.ends - 1
+            base = np.where(slot < 0, own_base[which], turn_base[whole.slots[slot, which]])
+            key[tasks], communicates[tasks] = base + part.whole.turn[last], slot >= 0
+        number = np.empty_like(key)
+        number[np.argsort(key, kind="stable")] = np.arange(len(key))
+        rows = [of.part(which).heads for which in range(whole.ranks)]
+        return cls(of.expansion, timeline.of_stretches, rows, number, communicates)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class _TaskFacts:
     """Facts about each task, from the labels."""
 
@@ -88,10 +128,12 @@ def measure(observed: Observation) -> TimeByCause:
     axes = tuple(dict.fromkeys((*observed.axes, DP)))
     causes = (BUSY, BUBBLE, OPTIMIZER, *axes, *map(imbalance, axes))
     busy, bubble, optimizer, first_axis = range(4)
-    facts = _facts(observed)
+    inside = _inside(observed)
+    tasks = _Tasks.of_rows(observed) if inside is None else _Tasks.of_stretches(inside.timeline)
+    facts = _facts(observed, tasks)
     ns = np.zeros((len(observed.labels), len(causes)), dtype=np.int64)
     axis_of, optimizes = np.append(facts.axis, -1), np.append(facts.optimizing, False)
-    for of, via in _pieces(observed, facts):
+    for of, via in _pieces(observed, tasks, facts):
         axis, optimizing = axis_of[of.task], optimizes[of.task]
         if via is None:
             cause = np.where(optimizing, optimizer, busy)
@@ -100,16 +142,75 @@ def measure(observed: Observation) -> TimeByCause:
             cause = np.where((via >= 0) & (of.task >= 0), first_axis + len(axes) + via, waiting)
         cause = np.where(axis >= 0, first_axis + axis, cause)
         np.add.at(ns, (of.which, cause), of.until_ns - of.from_ns)
+        for number, exposed_ns in inside.exposed_ns(of) if inside else ():
+            np.add.at(ns[:, first_axis + number], of.which, exposed_ns)
+            np.add.at(ns, (of.which, cause), -exposed_ns)
     return TimeByCause(causes, ns)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Inside:
+    """The communication inside stretches, for which compute waits."""
+
+    timeline: StretchedTimeline
+    intervals: tuple[dict[int, tuple[Array, Array]], ...]
+    """Class -> index of an axis in the observation's axes -> starts and ends of its rows that are inside stretches."""
+    several: Array
+    """Task -> whether it is a stretch of several rows."""
+
+    def exposed_ns(self, pieces: Pieces) -> Iterator[tuple[int, Array]]:
+        """For every axis with communication inside stretches, the part of every piece in which it is in progress."""
+        expansion = self.timeline.stretched.expansion
+        owner = np.searchsorted(expansion.own_base, pieces.task, side="right") - 1
+        owner[~self.several[pieces.task]] = -1
+        found: dict[int, Array] = {}
+        for which in np.unique(owner[owner >= 0]).tolist():
+            some = np.flatnonzero(owner == which)
+            for number, (start_ns, end_ns) in self.intervals[which].items():
+                from_ns, until_ns = (_passed_ns(start_ns, end_ns, at) for at in (pieces.from_ns[some], pieces.until_ns[some]))
+                total = found.setdefault(number, np.zeros(len(owner), dtype=np.int64))
+                total[some] = until_ns - from_ns
+        yield from found.items()
+
+
+def _passed_ns(start_ns: Array, end_ns: Array, at_ns: Array) -> Array:
+    """How much of some intervals, one after the other, has passed at each of some times."""
+    before = np.append(0, np.cumsum(end_ns - start_ns))
+    place = np.searchsorted(start_ns, at_ns, side="right")
+    last = np.maximum(place - 1, 0)
+    passed: Array = before[last] + np.clip(at_ns - start_ns[last], 0, (end_ns - start_ns)[last])
+    return np.where(place > 0, passed, 0)
+
+
+def _inside(observed: Observation) -> _Inside | None:
+    """What stretches of the observed timeline hold; None if it has none, or if not all of it is observed."""
+    timeline = observed.timeline
+    if not isinstance(timeline, StretchedTimeline) or not observed.is_whole:
+        return None
+    number, intervals = {name: at for at, name in enumerate(observed.axes)}, []
+    is_several = np.zeros(len(timeline.stretched.graph) + 1, dtype=bool)  # the last entry is for pieces without a task
+    for which, labels in enumerate(observed.labels):
+        part = timeline.stretched.part(which)
+        if part.main != labels.lanes.index(COMPUTE):
+            return None
+        of_op = np.array([number.get(axis, -1) for axis in labels.axes], dtype=np.int64)
+        several = part.ends - part.heads > 1
+        is_several[timeline.stretched.expansion.tasks_of(which)] = several
+        inside = np.flatnonzero(several[part.of_row] & (part.whole.slot >= 0))
+        times, axis = timeline.times_of(which, inside), of_op[labels.op[inside]]
+        here = {at: np.flatnonzero(axis == at) for at in dict.fromkeys(axis.tolist()) if at >= 0}
+        intervals.append({at: (times.start_ns[some], times.end_ns[some]) for at, some in here.items()})
+    return _Inside(timeline, tuple(intervals), is_several)
 
 
 def exposed(observed: Observation) -> tuple[Pieces, Array]:
     """The exposed time of every class as pieces, each spent waiting for a transfer or collective, and the axis of each piece as
     an index in `observed.axes`. Launches are not communication."""
-    facts = _facts(observed)
+    tasks = _Tasks.of_rows(observed)
+    facts = _facts(observed, tasks)
     communicates = np.append((facts.axis >= 0) & ~facts.launch, False)
     columns = [np.zeros((4, 0), dtype=np.int64)]
-    for of, _ in _pieces(observed, facts):
+    for of, _ in _pieces(observed, tasks, facts):
         columns.append(np.stack([of.which, of.task, of.from_ns, of.until_ns])[:, communicates[of.task]])
     found = Pieces(*np.concatenate(columns, axis=1))
     return found, facts.axis[found.task]
@@ -117,10 +218,11 @@ def exposed(observed: Observation) -> tuple[Pieces, Array]:
 
 def waits(observed: Observation, axis: str | None = None) -> Pieces:
     """The pieces of bubble; with an axis those of its imbalance, each with the kernel of the slower member as its task."""
-    facts = _facts(observed)
+    tasks = _Tasks.of_rows(observed)
+    facts = _facts(observed, tasks)
     axis_of, optimizes = np.append(facts.axis, -1), np.append(facts.optimizing, False)
     columns = [np.zeros((4, 0), dtype=np.int64)]
-    for of, via in _pieces(observed, facts):
+    for of, via in _pieces(observed, tasks, facts):
         if via is not None:
             member = (via >= 0) & (of.task >= 0)
             sought = ~member & ~optimizes[of.task] if axis is None else member & (via == (*observed.axes, DP).index(axis))
@@ -128,48 +230,49 @@ def waits(observed: Observation, axis: str | None = None) -> Pieces:
     return Pieces(*np.concatenate(columns, axis=1))
 
 
-def _facts(observed: Observation) -> _TaskFacts:
+def _facts(observed: Observation, of: _Tasks) -> _TaskFacts:
     """Facts about each task. Later classes are written first, so that the first rank of a task determines its facts."""
-    expansion, dp = observed.timeline.expansion, (*observed.axes, DP).index(DP)
+    expansion, dp = of.expansion, (*observed.axes, DP).index(DP)
     axis, coordinate = (np.full(len(expansion.graph), -1) for _ in range(2))
     optimizing, launch, transfer, norm = (np.zeros(len(axis), dtype=bool) for _ in range(4))
     before: Labels | None = None
+    before_rows = np.zeros(0, dtype=np.int64)
     for which, labels in reversed(list(enumerate(observed.labels))):
-        rows, tasks = expansion.begun_by(which)
-        if labels is not before:
-            before, place = labels, np.full(len(rows), -1)
-            for number, name in enumerate(observed.axes):
-                place[labels.axis[rows] == name] = number
-            optimizes = ((labels.phase == "optimizer") & labels.is_compute)[rows]
-            is_norm = ((labels.phase == "norm") & ~labels.is_launch)[rows]
+        rows, tasks = of.rows[which], expansion.begun_by(which)[1]
+        if labels is not before or rows is not before_rows:
+            before, before_rows, number = labels, rows, {name: at for at, name in enumerate(observed.axes)}
+            place = np.array([number.get(name, -1) for name in labels.axes], dtype=np.int64)[labels.op[rows]]
+            optimizes = labels.in_phase("optimizer")[rows] & labels.is_compute[rows]
+            is_norm = labels.in_phase("norm")[rows] & ~labels.is_launch[rows]
             launches, transfers = labels.is_launch[rows], labels.is_transfer[rows]
         coordinate[tasks], axis[tasks] = labels.pipeline, place
         launch[tasks], transfer[tasks], optimizing[tasks], norm[tasks] = launches, transfers, optimizes, is_norm
     return _TaskFacts(axis, optimizing, launch, transfer, norm, coordinate, dp)
 
 
-def _pieces(observed: Observation, facts: _TaskFacts) -> Iterator[tuple[Pieces, Array | None]]:
+def _pieces(observed: Observation, of: _Tasks, facts: _TaskFacts) -> Iterator[tuple[Pieces, Array | None]]:
     """The window of every class's compute stream in pieces; with the state of the walk, or None for tasks of the stream."""
-    expansion, times, window = observed.timeline.expansion, observed.timeline.times, observed.window
-    latest, gaps = _latest(observed, facts.launch), []
-    last = int(np.argmax(times.arrival_ns)) if len(times.arrival_ns) else -1
+    expansion, times, window = of.expansion, of.times, observed.window
+    latest, gaps = _latest(of, facts.launch), []
+    ended = np.flatnonzero(times.arrival_ns == np.max(times.arrival_ns, initial=-1))
+    last = int(ended[np.argmin(of.number[ended])]) if len(ended) else -1
     for which, labels in enumerate(observed.labels):
         template, (_, own) = expansion.template_of(which), expansion.begun_by(which)
         tasks = own[template.lanes.row(labels.lanes.index(COMPUTE))]
         start, end = (c[tasks].clip(window.begin_ns[which], window.end_ns[which]) for c in (times.start_ns, times.end_ns))
         yield Pieces(np.full(len(tasks), which), tasks, start, end), None
-        gaps.append(_gaps(observed, which, own, last, np.stack([latest[tasks], start, end])))
+        gaps.append(_gaps(observed, times, which, own, last, np.stack([latest[tasks], start, end])))
     yield _walk(np.concatenate(gaps), latest, times.start_ns, facts, np.array([of.pipeline for of in observed.labels]))
 
 
-def _gaps(observed: Observation, which: int, own: Array, last: int, compute: Array) -> Array:
+def _gaps(observed: Observation, times: Times, which: int, own: Array, last: int, compute: Array) -> Array:
     """Idle intervals as (class, from, to, task at whose end the walk begins, state of the walk).
 
     `compute` holds the latest predecessor, the start and the end of each task of the compute stream. After its last kernel a rank
     waits for its remaining tasks, and then for the `last` task of all ranks.
     """
     latest, start, end = compute
-    ends = observed.timeline.times.arrival_ns
+    ends = times.arrival_ns
     begin_ns, end_ns = int(observed.window.begin_ns[which]), int(observed.window.end_ns[which])
     before = np.append(begin_ns, np.maximum.accumulate(end))[:-1]
     idle = np.flatnonzero(start > before)
@@ -183,15 +286,16 @@ def _gaps(observed: Observation, which: int, own: Array, last: int, compute: Arr
 
 def latest_predecessors(observed: Observation) -> Array:
     """For each task the predecessor for which it waited longest, as in `measure`; -1 without a predecessor."""
-    return _latest(observed, _facts(observed).launch)
+    tasks = _Tasks.of_rows(observed)
+    return _latest(tasks, _facts(observed, tasks).launch)
 
 
-def _latest(observed: Observation, is_launch: Array) -> Array:
+def _latest(of: _Tasks, is_launch: Array) -> Array:
     """The predecessor (streams included) for which each task waited longest, by end plus tail; -1 without a predecessor.
 
     Communication wins a tie. A launch loses a tie: without the launch the task would have waited for the other predecessor too.
     """
-    graph, times = observed.timeline.expansion.graph, observed.timeline.times
+    graph, times = of.expansion.graph, of.times
     before, tail_ns = graph.all_preds()
     latest = np.full(len(graph), -1)
     if not len(before.idx):
@@ -200,9 +304,9 @@ def _latest(observed: Observation, is_launch: Array) -> Array:
     begins = before.ptr[:-1][has]
     passed_ns = times.end_ns[before.idx] + tail_ns
     last_ns = np.repeat(np.maximum.reduceat(passed_ns, begins), before.counts[has])
-    wins = (graph.speed < 0) + 2 * ~is_launch
-    order = np.where(passed_ns == last_ns, wins[before.idx] * len(graph) + before.idx, -1)
-    latest[has] = np.maximum.reduceat(order, begins) % len(graph)
+    order = (of.communicates + 2 * ~is_launch) * len(graph) + of.number
+    most = np.maximum.reduceat(np.where(passed_ns == last_ns, order[before.idx], -1), begins)
+    latest[has] = np.argsort(of.number)[most % len(graph)]
     return latest
 
 

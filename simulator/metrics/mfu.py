@@ -27,9 +27,9 @@ class Utilisation:
 def measure(observed: Observation) -> Utilisation:
     """Utilisation of the measured steps; zero if the steps take no time."""
     executed = 0.0
-    classes = observed.labels, observed.timeline.multiplicity.tolist(), observed.timeline.expansion.skeleton.variants.tolist()
+    classes = observed.labels, observed.timeline.multiplicity.tolist(), observed.timeline.skeleton.variants.tolist()
     for labels, ranks, variant in zip(*classes, strict=True):
-        executed += ranks * int(labels.flop_of(variant)[observed.counts(labels.iteration)].sum())
+        executed += ranks * labels.total_flop(variant, observed.counts(labels.iteration))
     executed /= observed.window.steps
     available = observed.step_s * observed.timeline.ranks * observed.peak_flop_per_s
     if not available:

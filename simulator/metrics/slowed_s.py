@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..engine.stretched_timeline import StretchedTimeline
 from . import Observation
 
 SCALES = "time"
@@ -15,6 +16,8 @@ SCALES = "time"
 
 def measure(observed: Observation) -> float:
     """Mean over ranks; 0 where communication takes nothing from compute."""
+    if isinstance(timeline := observed.timeline, StretchedTimeline) and observed.is_whole:
+        return observed.mean_s(timeline.longer_ns())
     expansion, times = observed.timeline.expansion, observed.timeline.times
     if expansion.graph.sharing is None:
         return 0.0

@@ -80,6 +80,19 @@ class Labels:
     def iteration(self) -> Array:
         return self._of_step([step.iteration for step in self.steps])
 
+    def in_phase(self, phase: str) -> Array:
+        """Whether each row belongs to a step of a phase."""
+        found: Array = np.array([step.phase == phase for step in self.steps], dtype=bool)[self.step]
+        return found
+
+    @cached_property
+    def interrupted(self) -> Array:
+        """A number for each row, different for rows that need to be told apart when many rows are simulated as one."""
+        number: Array = 2 * self.iteration + self.in_phase("optimizer")
+        norm = np.flatnonzero(self.in_phase("norm"))
+        number[norm] = -1 - norm
+        return number
+
     @cached_property
     def kept_apart(self) -> Array:
         """A number for each row, equal for rows that need not be told apart when the time of a rank is measured by cause."""
@@ -97,6 +110,12 @@ class Labels:
         """The operations that have rows, and the number of each row's among them."""
         used = np.bincount(self.op, minlength=len(self.ops)) > 0
         return tuple(self.ops[op] for op in np.flatnonzero(used).tolist()), (np.cumsum(used) - 1)[self.op]
+
+    def total_flop(self, variant: int, counted: Array) -> int:
+        """Flop of the rows that are counted, by the `full` convention, on ranks of a variant."""
+        ops, number = self._used
+        rows = np.bincount(number[counted], minlength=len(ops)).tolist()
+        return sum(n * op.flop_of(variant) for n, op in zip(rows, ops, strict=True) if n and isinstance(op, Compute))
 
     def flop_of(self, variant: int = 0) -> Array:
         """Flop of each row by the `full` convention, on ranks of a variant of the program; 0 for rows other than compute."""

@@ -20,8 +20,9 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from ..errors import InvariantBroken
-from ..study.pool import Call, answers
+from ..study.pool import Call, Pool, Workers, opened
 from ..units import HOUR_S, seconds
+from .records import Known, NoRecords, Records
 from .space import Choice
 from .weigh import LEGAL, TOO_LONG, Base, Examined, Measured, Weighed, examined, measured, quick_bounds_ns, weighed
 
@@ -34,7 +35,7 @@ SIMULATED, NOT_REACHED, TOO_SLOW = "simulated", "not reached", "too slow for the
 BY_KERNELS, BY_BUSY_TIME, BY_BOUND = "slower by its kernels", "slower by its busy time", "slower by its bound"
 MOST_TOGETHER = 64
 """Largest number of plans of a branch that are looked at in one task."""
-HINT = "memory may have run out: try fewer --workers"
+HINT = "memory may have run out: try fewer --workers; with --store a search goes on with --resume where it was"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,13 @@ class Looked:
     bound_ns: int = 0
     measured: Measured | None = None
     value: Value | None = None
+    stage: int = 0
+    """The question that comes next, as in `Question`."""
+
+    @property
+    def known(self) -> Known:
+        """What there is to keep about it."""
+        return Known(self.status, self.stage, self.bound_ns, self.weighed, self.measured)
 
     def simulated(self) -> tuple[Measured, float, Value]:
         """The simulation of a plan, its step time in seconds and its value."""
@@ -115,42 +123,75 @@ class Search:
     aim: Aim
     plans: list[Looked]
     long: bool = False
+    records: Records = field(default_factory=NoRecords)
     best: list[tuple[Value, str, int]] = field(default_factory=list)
     """Value, text and number of the simulated plans, the best first; of a front those of the front only."""
     _heap: list[tuple[Value, str, Question]] = field(default_factory=list)
     """Least value, text of the first plan, and the question that comes next for them."""
 
-    def run(self, workers: int, tell: Callable[[str], None]) -> None:
-        """Looks at plans until the best are known."""
-        self._weigh(workers, tell)
-        for question, found in answers(_Tasks(self), workers, workers, HINT):
-            if question.stage == OPEN:
-                for number, quick_ns in zip(question.plans, found, strict=True):
-                    plan = self.plans[number]
-                    plan.bound_ns = max(plan.bound_ns, quick_ns)
-                    self._push(EXAMINE, [number])
-            elif question.stage == EXAMINE:
-                self._order(question.plans[0], found)
-            else:
-                self._add(question.plans[0], found, tell)
+    def run(self, workers: Workers, tell: Callable[[str], None]) -> None:
+        """Looks at plans until the best are known. What is learned is saved before anything that follows from it is asked."""
+        with opened(workers, HINT) as pool:
+            self._weigh(pool, tell)
+            for question, found in pool.answers(_Tasks(self), 1):
+                if question.stage == OPEN:
+                    for number, quick_ns in zip(question.plans, found, strict=True):
+                        plan = self.plans[number]
+                        plan.bound_ns = max(plan.bound_ns, quick_ns)
+                        self._push(EXAMINE, [number])
+                elif question.stage == EXAMINE:
+                    self._order(question.plans[0], found)
+                else:
+                    self._add(question.plans[0], found, tell)
+                self._save(question.plans)
 
-    def _weigh(self, workers: int, tell: Callable[[str], None]) -> None:
-        branches = list(_branches(self.plans))
+    def _weigh(self, pool: Pool, tell: Callable[[str], None]) -> None:
+        branches = [new for branch in _branches(self.plans) if (new := self._recall(branch, tell))]
         tasks = iter([(branch, (weighed, (self.base, [self.plans[number].choice for number in branch]))) for branch in branches])
-        done = 0
-        for branch, found in answers(tasks, workers, 4 * workers, HINT):
+        done = len(self.plans) - sum(map(len, branches))
+        for branch, found in pool.answers(tasks, 4):
             legal = []
             for number, one in zip(branch, found, strict=True):
                 plan = self.plans[number]
                 plan.weighed, plan.bound_ns, plan.status = one, one.branch_ns, NOT_REACHED if one.status == LEGAL else one.status
                 legal += [number] if one.status == LEGAL else []
             self._push(OPEN, legal)
+            self._save(branch)
             done += len(branch)
             tell(f"weighed {done:,} of {len(self.plans):,} plans")
+
+    def _recall(self, branch: Sequence[int], tell: Callable[[str], None]) -> list[int]:
+        """Takes up what is known from before about plans of a branch. The others are returned.
+
+        What took too long is done anew if long work is done.
+        """
+        new, to_open = list[int](), list[int]()
+        for number in branch:
+            plan, known = self.plans[number], self.records.known(self.plans[number].choice)
+            if known is None:
+                new.append(number)
+                continue
+            plan.weighed, plan.bound_ns = known.weighed, known.bound_ns
+            if known.measured and not (self.long and known.status == TOO_LONG):
+                self._add(number, known.measured, tell)
+            elif known.status not in (NOT_REACHED, TOO_LONG):
+                plan.status = known.status
+            elif known.stage == OPEN:
+                to_open.append(number)
+            else:
+                self._push(known.stage, [number])
+        self._push(OPEN, to_open)
+        return new
+
+    def _save(self, numbers: Sequence[int]) -> None:
+        plans = (self.plans[number] for number in numbers)
+        self.records.save([(plan.choice, plan.known) for plan in plans])
 
     def _push(self, stage: int, numbers: Sequence[int]) -> None:
         """Puts a question about some plans on the heap, by the least of their bounds."""
         plans = [self.plans[number] for number in numbers]
+        for plan in plans:
+            plan.stage = stage
         if plans:
             least = min(self.aim.least(plan.weighed, plan.bound_ns) for plan in plans)
             heappush(self._heap, (least, min(plan.text for plan in plans), Question(stage, tuple(numbers))))
@@ -254,6 +295,6 @@ class _Tasks:
         return task
 
 
-def search_of(base: Base, aim: Aim, choices: Sequence[Choice], *, long: bool = False) -> Search:
+def search_of(base: Base, aim: Aim, choices: Sequence[Choice], *, long: bool = False, records: Records | None = None) -> Search:
     """A search that has not looked at anything yet."""
-    return Search(base, aim, [Looked(choice, choice.text) for choice in choices], long)
+    return Search(base, aim, [Looked(choice, choice.text) for choice in choices], long, records or NoRecords())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
@@ -17,8 +18,11 @@ from ..config.scenario import Scenario, from_document
 from ..costs.kernels.power import no_energy
 from ..errors import InvariantBroken, UserError, did_you_mean, shown
 from ..study.grid import Axis, axes_of, said
+from ..study.pool import Workers
+from ..study.shard import WHOLE, Shard
 from ..units import seconds
 from .best_first import Against, Aim, Looked, Objective, Search, search_of
+from .records import Records
 from .space import MOST_PLANS, Choice, choices, space_of, with_values
 from .weigh import INFEASIBLE, TOO_LONG, Base, measured, scenario_of
 
@@ -148,15 +152,17 @@ def search(
     trust: bool = False,
     long: bool = False,
     workers: int = 1,
+    executor: Executor | str | None = None,
 ) -> pd.DataFrame:
     """The best plans of a scenario, and what became of every other plan of the space: a row for each, the best first.
 
     The space is a file or a mapping such as {"tp": [4, 8], "microbatch": [1]}; what it leaves out is as in the default.
     Plans that cannot be among the `top` best are not simulated: their rows have the bound that says so. With `pareto`, one of
-    memory, cost and gpus, the first rows are the front of step time against it.
+    memory, cost and gpus, the first rows are the front of step time against it. An `executor` of `concurrent.futures`, or the
+    address of a Dask scheduler such as "dask://localhost:8786", does the work elsewhere; such an address is trusted like code.
     """
-    aim = aim_of(objective, top, pareto)
-    return found_of(base_of(scenario, settings, trust=trust), aim, space, over, gpus, workers=workers, long=long).table()
+    aim, base = aim_of(objective, top, pareto), base_of(scenario, settings, trust=trust)
+    return found_of(base, aim, space, over, gpus, workers=workers, executor=executor, long=long).table()
 
 
 def base_of(scenario: str | Path | Mapping[str, Any], settings: Iterable[str] = (), *, trust: bool = False) -> Base:
@@ -193,18 +199,23 @@ def found_of(
     gpus: Sequence[int] = (),
     *,
     workers: int = 1,
+    executor: Executor | str | None = None,
     long: bool = False,
+    records: Records | None = None,
+    shard: Shard = WHOLE,
     tell: Tell = lambda text: None,
 ) -> Found:
-    """Looks at the plans of a space until the best are known, or until Ctrl-C."""
+    """Looks at the plans of a space, or of a shard of it, until the best are known, or until Ctrl-C."""
     began = perf_counter()
     scenario = from_document(base.document, Trust(base.trust))
     if aim.objective == "energy" and (why := no_energy(scenario.cluster.gpu, scenario.job.dtype)):
         raise UserError(f"energy is not known: {why}", hint="search for step_time or cost")
-    looked = search_of(base, aim, choices_of(base, space, over, gpus), long=long)
+    all_choices = choices_of(base, space, over, gpus)
+    part = [all_choices[number] for number in shard.numbers(len(all_choices))]
+    looked = search_of(base, aim, part, long=long, records=records)
     complete = True
     try:
-        looked.run(workers, tell)
+        looked.run(Workers(workers, executor), tell)
     except KeyboardInterrupt:
         complete = False
     wall_s = perf_counter() - began

@@ -17,6 +17,8 @@ MOST_CONTRACTED = 1_200_000
 """Largest number of tasks that are contracted before the choice, which takes 0.6 us for each, as long as loading from here on."""
 MANY_TASKS_ANEW = 2_000_000
 """Number of these tasks from which it is faster where its machine code cannot be cached, so that each use compiles."""
+ROWS_OF_STRETCH = 3
+"""Stretches are simulated, by whatever engine is there, if at least so many rows come to one."""
 MANY_TASKS_AT_ONCE = 2_000
 """Number of tasks, contracted or not, from which it is faster in a process that has loaded it already."""
 
@@ -49,6 +51,14 @@ def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
             return _compiled(graph, f"compiled because {obstacle}, and {tasks:,} tasks are many{many}")
         obstacle += f", and not compiled because {slow}"
     return heap.times_by(small) if small else heap.simulate(graph), "heap", f"heap because {obstacle}"
+
+
+def described(graph: TaskGraph) -> tuple[str, str]:
+    """The name of the engine that simulates stretches, and the reason for it."""
+    obstacle = why_not(graph)
+    if obstacle:
+        return "heap", f"heap because {obstacle}"
+    return "replay", "replay because nothing shares a link"
 
 
 def load() -> None:

@@ -128,6 +128,11 @@ def of_exchange(gpus: int, *, in_rounds: bool = False) -> Effort:
     return gpus * (gpus - 1) * (ROUND_EDGE if in_rounds else EDGE)
 
 
+def of_messages(messages: int) -> Effort:
+    """Effort of an exchange in which so many messages stand for all, routed some at a time."""
+    return messages * Effort(EDGE.us)
+
+
 def of_collective(gpus: int) -> Effort:
     """Effort of a collective in which every GPU sends to a few other GPUs."""
     return gpus * (1 + log2(max(1, gpus)) / 4) * Effort(BOUND_GPU.us / 4, BOUND_GPU.bytes)

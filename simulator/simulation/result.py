@@ -156,7 +156,7 @@ class Result:
         must_be(rank, (int, np.integer), "rank", "a whole number", f"ranks are 0 to {timeline.ranks - 1}")
         if not 0 <= rank < timeline.ranks:
             raise UserError(f"no rank {rank}", hint=f"ranks are 0 to {timeline.ranks - 1}")
-        return int(timeline.expansion.skeleton.program[timeline.class_of[rank]])
+        return int(timeline.skeleton.program[timeline.class_of[rank]])
 
     def memory_over_time(self, rank: int) -> tuple[Array, Array]:
         """Seconds since the start of the measured steps, and bytes that a rank of a pipeline coordinate holds from each time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -62,13 +63,13 @@ class TimelineTable:
         """Number of rows over the whole cluster: the tasks of every rank, a collective counting once per rank in it."""
         timeline = self.result.engine_timeline
         rows = np.array([int(self.result.observation.counts(labels.iteration).sum()) for labels in self.result.labels])
-        return int((rows[timeline.expansion.skeleton.program] * timeline.multiplicity).sum())
+        return int((rows[timeline.skeleton.program] * timeline.multiplicity).sum())
 
     def columns_of(self, rank: int) -> dict[str, Any]:
         """The columns of one rank, in the order of its program."""
         timeline, labels = self.result.engine_timeline, self.result.labels[self.result.coordinate(rank)]
         tasks, times, from_ns = timeline.tasks_of(rank), timeline.rank_times(rank), self.result.observation.from_ns
-        variant = int(timeline.expansion.skeleton.variants[timeline.class_of[rank]])
+        variant = int(timeline.skeleton.variants[timeline.class_of[rank]])
         columns = {
             "task": tasks,
             "rank": np.full(len(tasks), rank),
@@ -197,6 +198,11 @@ class Run(Summarised, Result):
             ("simulated", _engine(self)),
         ]
 
+    def explain(self, *, long: bool = False) -> Any:
+        """Why the step takes as long as it does, and what would make it shorter: `sim.explain(run)`, which stands above this
+        layer and is therefore asked by its public name."""
+        return sys.modules[__package__.partition(".")[0]].explain(self, long=long)
+
     def as_dict(self) -> dict[str, Any]:
         """Everything that `trainsim run --json` prints."""
         timeline = self.engine_timeline
@@ -213,9 +219,9 @@ class Run(Summarised, Result):
             "memory_by_stage": [memory_record(rank) for rank in self.memory],
             "fits": self.fits,
             "gpus": self.gpus,
-            "tasks": len(timeline.expansion.graph),
-            "tasks_represented": timeline.expansion.tasks_unfolded,
-            "classes": timeline.expansion.skeleton.ranks,
+            "tasks": timeline.tasks,
+            "tasks_represented": timeline.tasks_unfolded,
+            "classes": timeline.skeleton.ranks,
             "engine": self.engine,
             "engine_reason": self.engine_reason,
             "measured": self.observation.window.text,
@@ -346,5 +352,5 @@ def _memory(run: Run) -> list[tuple[str, str]]:
 
 def _engine(run: Run) -> str:
     timeline = run.engine_timeline
-    tasks, all_tasks = len(timeline.expansion.graph), timeline.expansion.tasks_unfolded
-    return f"{timeline.expansion.skeleton.ranks} of {run.gpus:,} ranks, {tasks:,} of {all_tasks:,} tasks, by {run.engine}"
+    tasks, all_tasks = timeline.tasks, timeline.tasks_unfolded
+    return f"{timeline.skeleton.ranks} of {run.gpus:,} ranks, {tasks:,} of {all_tasks:,} tasks, by {run.engine}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 from ..binding.bind import Bound, Site, bind
 from ..binding.launches import Host
@@ -18,9 +19,11 @@ from ..config import catalog, derived, feasible, shipped_fits, step_constants, u
 from ..config.scenario import Perturb, Scenario
 from ..costs.kernels.estimator import Options, PricedKernels, measured_cost
 from ..costs.kernels.family import LAUNCHES
-from ..engine.fold import fold, unfolded
+from ..engine import stretched_timeline
+from ..engine.fold import Folded, apart, folded
 from ..engine.replay import with_fixed_durations
 from ..engine.skeleton import Expansion
+from ..engine.stretches import stretched
 from ..engine.timeline import Timeline, grid
 from ..errors import Deadlock, InvariantBroken, UserError, described, did_you_mean, must_be, shown
 from ..fabrics.policy import policy_on
@@ -41,6 +44,7 @@ from ..workload.model import Model
 from . import ENGINES, MOST_STEPS, choose_engine, estimated_effort, steady_state
 from .memory_check import memory_of, slots_of
 from .run import Run
+from .session import Session
 from .slot_durations import slot_durations
 
 PERTURB = "sim.Perturb(rank=13, speed=0.8), or a list of such"
@@ -61,12 +65,14 @@ def simulate(
     steps: int | None = None,
     allow_oom: bool = False,
     long: bool = False,
+    session: Session | None = None,
 ) -> Run:
     """Simulates a training step in the steady state of a long run, or the first `steps` from a standing start; returns the run.
 
     A step lasts from one gradient norm to the next. Where steps overlap, as a post-validated optimizer allows, as many steps are
     simulated as their times need to repeat. With disturbances that begin or end, the first step is simulated.
     A simulation that is estimated to take longer than 30 s or more than 4 GiB is refused, unless `long` allows the effort.
+    Simulations of similar scenarios are quicker in one `session`, and give the same results.
     """
     scenario = Scenario(
         must_be(model, Model, "model", "a model", MODEL),
@@ -77,7 +83,8 @@ def simulate(
         (perturb,) if isinstance(perturb, Perturb) else tuple(must_be(perturb, Sequence, "perturb", "disturbances", PERTURB)),
         Framework() if framework is None else framework,
     )
-    return simulate_scenario(scenario, engine=engine, folding=folding, steps=steps, allow_oom=allow_oom, long=long)
+    options: dict[str, Any] = {"folding": folding, "steps": steps, "allow_oom": allow_oom, "long": long, "session": session}
+    return simulate_scenario(scenario, engine=engine, **options)
 
 
 def simulate_scenario(
@@ -89,20 +96,21 @@ def simulate_scenario(
     allow_oom: bool = False,
     long: bool = False,
     expect: estimated_effort.Expect = estimated_effort.no_progress,
+    session: Session | None = None,
 ) -> Run:
     """Simulates a training step of a scenario, as `simulate` does; `expect` is called with the estimated effort of the run."""
-    began = perf_counter()
+    began, session = perf_counter(), session or Session()
     _check_options(engine, steps)
     schedule = getattr(scenario.plan, "schedule", None)
     if catalog.is_code(schedule):  # the scenario was written in Python: files were looked at when they were read
         scenario = replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
     scenario = feasible.check(scenario)
-    prices = prices_of(scenario)
-    site = site_of(scenario, prices)
-    layout = layout_of(scenario, site)
+    prices = _kept_prices(scenario, session)
+    site = site_of(scenario, prices, session)
+    layout = layout_of(scenario, site, session)
     counts = steady_state.to_simulate(scenario, steps)
     limits = estimated_effort.Limits(engine, long, expect)
-    slots = slots_of(scenario, layout)
+    slots = _kept_slots(scenario, layout, session)
     memory = memory_of(scenario, layout, slots, allow_oom=allow_oom)
     for count in counts:
         program = program_of(scenario, count, layout, slots)
@@ -133,18 +141,32 @@ def prices_of(scenario: Scenario) -> PricedKernels:
     return measured_cost(gpu, scenario.job.activation_dtype, shipped_fits.fits_for(gpu), software)
 
 
-def site_of(scenario: Scenario, prices: PricedKernels | None = None) -> Site:
+def _kept_prices(scenario: Scenario, session: Session) -> PricedKernels:
+    """`prices_of`, from what a session keeps."""
+    options = scenario.framework, scenario.job.activation_dtype, scenario.framework.gradients_of(scenario.job), scenario.fidelity
+    return session.prices(scenario.cluster, options, lambda: prices_of(scenario))
+
+
+def _kept_slots(scenario: Scenario, layout: Layout, session: Session) -> tuple[Program, ...]:
+    """`slots_of`, from what a session keeps. Neither the sequences of a step count, nor the schedule beyond its slots."""
+    sampled = layout.sampled()
+    job, plan = replace(scenario.job, global_batch=1), replace(derived.placed(scenario), schedule="", dp=None)
+    key = scenario.model, plan, job, scenario.framework, derived.replicas(scenario), sampled
+    return session.slots(key, lambda: slots_of(scenario, sampled))
+
+
+def site_of(scenario: Scenario, prices: PricedKernels | None = None, session: Session | None = None) -> Site:
     """The scenario's cluster with the times of kernels, collectives and launches, and the disturbances."""
-    cluster = derived.cluster_of(scenario)
+    cluster, session = derived.cluster_of(scenario), session or Session()
     perturbations = [_perturbation(p, cluster) for p in scenario.perturb]
     host = _host(scenario.framework)
-    policy = policy_on(cluster)
+    policy = session.policy(cluster, lambda: policy_on(cluster))
     uneven = replace(policy, uneven=lambda matrix, gpus: uneven_policy(Exchange.of(matrix), policy, cluster, gpus))
     sms = scenario.framework.sms if scenario.fidelity.overlap == "slowed" else None
     cost: KernelCost = prices or prices_of(scenario)
     if scenario.framework.launch_blocking:
         cost, host = _after_launch(cost, ns(scenario.framework.kernel_s)), None
-    return Site(cluster, cost, uneven, perturbations, host, sms)
+    return Site(cluster, cost, uneven, perturbations, host, sms, session.routes(cluster))
 
 
 def _after_launch(cost: KernelCost, launch_ns: int) -> KernelCost:
@@ -167,12 +189,12 @@ def _host(framework: Framework) -> Host | None:
     return Host(kernel_ns, collective_ns, graph_ns, waits_for_transfers=framework.p2p_sync)
 
 
-def layout_of(scenario: Scenario, site: Site | None = None) -> Layout:
+def layout_of(scenario: Scenario, site: Site | None = None, session: Session | None = None) -> Layout:
     """The slot order of the scenario's schedule. A cost-aware schedule receives the slot durations on the site."""
     schedule, shape = scenario.schedule, derived.schedule_shape(scenario)
     if getattr(schedule, "COST_AWARE", False):
         shape = replace(shape, durations=slot_durations(scenario, schedule, shape, site or site_of(scenario)))
-    layout = lay_out(schedule, shape)
+    layout = lay_out(schedule, shape) if session is None else session.layout((schedule, shape), lambda: lay_out(schedule, shape))
     layout = paired(layout) if scenario.plan.exchanges_beside_compute(scenario.framework.overlap) else layout
     return with_vocabulary(layout, scenario.plan.vocabulary) if scenario.plan.shares_vocabulary else layout
 
@@ -198,15 +220,10 @@ def _simulated(
     bound, fidelity = bound_of(scenario, program, site), scenario.fidelity.collectives
     messages = fidelity == "stepwise"
     skeleton = bound.skeleton if messages else bound.merged
-    folded = (fold if folding and not messages else unfolded)(skeleton, limits.must_end)
-    steps_of = stepwise(bound, site, folded, limits.must_send) if messages else None
-    graph = with_fixed_durations(steps_of.graph if steps_of else folded.graph, every=fidelity == "closed")
-    try:
-        times, used, reason = choose_engine.run(graph, limits.engine)
-    except Deadlock as deadlock:
-        raise _explained(deadlock, folded, bound.labels) from None
-    timeline = Timeline(steps_of.times(times) if steps_of else times, folded)
-    classes, ranks = folded.skeleton.ranks, len(folded.class_of)
+    ranks_of = (folded if folding and not messages else apart)(skeleton, limits.must_end)
+    found = None if messages else _stretched(ranks_of, bound, limits.engine, every=fidelity == "closed")
+    timeline, used, reason = found or _row_by_row(ranks_of, bound, site, limits, fidelity)
+    classes, ranks = timeline.skeleton.ranks, timeline.ranks
     simulated = (
         f"{classes} classes of {ranks} ranks, because {'every rank differs' if classes == ranks else 'the others behave alike'}"
     )
@@ -215,6 +232,30 @@ def _simulated(
     elif not folding:
         simulated = f"all {ranks} ranks simulated because folding was switched off"
     return bound, timeline, used, f"{simulated}; {reason}"
+
+
+def _stretched(ranks: Folded, bound: Bound, engine: str, *, every: bool) -> tuple[Timeline, str, str] | None:
+    """The timeline by stretches, where `auto` may choose, most rows are part of one, and all tasks end."""
+    if engine != "auto" or any(template.solo_ns.ndim > 1 for template in ranks.skeleton.templates):
+        return None
+    least = choose_engine.ROWS_OF_STRETCH
+    found = stretched(ranks.skeleton, lambda program: bound.labels[program].interrupted, every=every, at_least=least)
+    timeline = found and stretched_timeline.run(ranks, found)
+    return (timeline, *choose_engine.described(found.graph)) if found and timeline else None
+
+
+def _row_by_row(
+    ranks: Folded, bound: Bound, site: Site, limits: estimated_effort.Limits, fidelity: str
+) -> tuple[Timeline, str, str]:
+    """The timeline of all rows, or of all messages, the engine, and the reason for the engine."""
+    expansion = ranks.expansion()
+    steps_of = stepwise(bound, site, expansion, limits.must_send) if fidelity == "stepwise" else None
+    graph = with_fixed_durations(steps_of.graph if steps_of else expansion.graph, every=fidelity == "closed")
+    try:
+        times, used, reason = choose_engine.run(graph, limits.engine)
+    except Deadlock as deadlock:
+        raise _explained(deadlock, expansion, bound.labels) from None
+    return Timeline(steps_of.times(times) if steps_of else times, expansion), used, reason
 
 
 def _explained(deadlock: Deadlock, expansion: Expansion, labels: tuple[Labels, ...]) -> Deadlock:

@@ -60,12 +60,12 @@ def measured(timeline: Timeline, labels: tuple[Labels, ...], steps: int | None, 
 
 def first_starts_ns(timeline: Timeline, labels: tuple[Labels, ...]) -> Array:
     """Start of the first kernel of each training step (columns) on each class of ranks (rows), in nanoseconds."""
-    skeleton = timeline.expansion.skeleton
+    skeleton = timeline.skeleton
     starts_ns = []
-    for which in range(timeline.expansion.skeleton.ranks):
+    for which in range(skeleton.ranks):
         program = int(skeleton.program[which])
         rows = first_kernels(skeleton.templates[program].whole, labels[program])
-        starts_ns.append(timeline.times.start_ns[timeline.expansion.tasks_of(which)[rows]])
+        starts_ns.append(timeline.class_times(which).start_ns[rows])
     return np.array(starts_ns)
 
 

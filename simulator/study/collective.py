@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike
 
 from ..binding.bind import Bound, Site, bind
 from ..binding.collective_policy import AUTO, CollectivePolicy, serving, takes
+from ..binding.exchange_classes import classes_of
 from ..binding.stepwise import Counts, stepwise
-from ..collectives import is_pipelined
+from ..collectives import Everyone, is_pipelined
 from ..config import catalog, load
 from ..config.fabric_files import IDEAL
 from ..costs.collectives.theory import FEWEST_AT_A_SWITCH
@@ -152,7 +153,7 @@ def collective(
     limits, needed = estimated_effort.Limits(long=long, expect=expect), estimated_effort.Effort()
     if len(gpus) > 1:
         names = _algorithms_taken(policy, cluster, bound_as, on_nodes, sizes_bytes)
-        needed = _effort([even.algorithms[name] for name in names], cluster, bound_as, len(gpus))
+        needed = _effort([even.algorithms[name] for name in names], cluster, bound_as, gpus, by_messages=fidelity == "stepwise")
     limits.check(needed, f"{kind} over {len(gpus):,} GPUs", "fewer GPUs, or another algorithm")
     site = Site(cluster, lambda kernel: 0, policy)  # there are no kernels
     bound = _bound(bound_as, site, sizes_bytes, gpus)
@@ -251,14 +252,22 @@ def _check_switches(name: str, cluster: Cluster, ranks: int, nodes: int) -> None
     )
 
 
-def _effort(algorithms: Sequence[ModuleType], cluster: Cluster, kind: str, ranks: int) -> estimated_effort.Effort:
-    """The estimated effort of a collective: the routes of the cluster, and the messages of the possible algorithms."""
-    needed, nodes = estimated_effort.of_routes(cluster, ranks), np.arange(SAMPLE_RANKS)
+def _effort(
+    algorithms: Sequence[ModuleType], cluster: Cluster, kind: str, gpus: Array, *, by_messages: bool
+) -> estimated_effort.Effort:
+    """The estimated effort of a collective: the routes of the cluster, and the messages of the possible algorithms, which are
+    routed by classes where they can be, unless each is simulated."""
+    ranks, nodes = len(gpus), np.arange(SAMPLE_RANKS)
+    needed, classes = estimated_effort.of_routes(cluster, ranks), None if by_messages else classes_of(cluster, gpus)
     for algorithm in algorithms:
         rounds = algorithm.rounds(kind, nodes) if serving({"it": algorithm}, kind, nodes) else ()
         everywhere = sum(len(each.edges.source) for each in rounds) >= SAMPLE_RANKS * (SAMPLE_RANKS - 1)
-        exchanged = estimated_effort.of_exchange(ranks, in_rounds=len(rounds) > 1)
-        needed += exchanged if everywhere else estimated_effort.of_collective(ranks)
+        if classes and everywhere and all(isinstance(each.edges, Everyone) for each in rounds):
+            needed += estimated_effort.of_messages(classes.messages)
+        elif everywhere:
+            needed += estimated_effort.of_exchange(ranks, in_rounds=len(rounds) > 1)
+        else:
+            needed += estimated_effort.of_collective(ranks)
     return needed
 
 

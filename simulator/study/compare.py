@@ -35,7 +35,7 @@ class Comparison(Summarised):
     @cached_property
     def scenario(self) -> dict[str, Values]:
         """The fields of the scenarios that differ."""
-        return self._differing([dict(_flat(run.scenario.as_dict())) for run in self.runs.values()])
+        return self._differing([dict(_flat(_fields(run))) for run in self.runs.values()])
 
     @cached_property
     def result(self) -> dict[str, Values]:
@@ -76,6 +76,15 @@ def compare(runs: Mapping[str, Run]) -> Comparison:
     if not runs:
         raise UserError("there is no run to compare", hint=EXAMPLE)
     return Comparison(dict(runs))
+
+
+def _fields(run: Run) -> dict[str, Any]:
+    """The fields of a scenario, with what a word stands for where a field may be a word or a mapping."""
+    record, plan = run.scenario.as_dict(), run.scenario.plan
+    full: dict[str, Any] = {"sharding": plan.full_sharding, "recompute": plan.recomputation, "offload": plan.offloading}
+    record["plan"] |= {name: asdict(value) for name, value in full.items()}
+    record["job"]["optimizer"] = asdict(run.scenario.job.full_optimizer)
+    return record
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,13 +2,14 @@
 
 The path begins at the event that closes the measured steps and goes back, at each task to the predecessor (streams included) for
 which it waited longest, by end plus tail, until the time of the event that opens them. Its segments follow one another without a
-gap, so that their lengths add up to the measured window of the rank at which it ends.
+gap, so that their lengths add up to the measured window of the rank at which it ends. Where bytes wait for full links, a segment
+names the link.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,8 @@ import numpy as np
 from ..metrics.idle import latest_predecessors
 from ..program.labels import Labels
 from ..program.program import HOST
+from ..simulation.network.limiting_links import limits_of_flows
+from ..simulation.network.waits import links_of_limits
 from ..simulation.result import Result
 from ..units import seconds
 
@@ -36,6 +39,8 @@ class Segment:
     op: str
     category: str
     """`compute`, `optimizer` or `launches`; for communication its axis."""
+    link: str
+    """The full link that bytes of the operation wait for, of several the first; "" where none is full, or no byte moves."""
     from_ns: int
     until_ns: int
 
@@ -64,12 +69,17 @@ class CriticalPath:
         return {key: seconds(ns / self.steps) for key, ns in sorted(total_ns.items(), key=lambda item: -item[1])}
 
     @cached_property
+    def by_link(self) -> dict[str, float]:
+        """Seconds of the path per step in which it waits for full links."""
+        return {link: took for link, took in self.by(lambda segment: segment.link).items() if link}
+
+    @cached_property
     def by_category(self) -> dict[str, float]:
         return self.by(lambda segment: segment.category)
 
     def as_list(self) -> list[dict[str, Any]]:
         """Every segment as plain data."""
-        names = ("rank", "stage", "phase", "microbatch", "op", "category", "from_ns", "until_ns")
+        names = ("rank", "stage", "phase", "microbatch", "op", "category", "link", "from_ns", "until_ns")
         return [{name: getattr(segment, name) for name in names} for segment in self.segments]
 
 
@@ -91,8 +101,35 @@ def critical_path(result: Result) -> CriticalPath:
         if high_ns > low_ns:
             found.append((task, low_ns, high_ns))
         task, high_ns = before, low_ns
-    segments = (segment for task, low, high in reversed(found) for segment in _segments(result, task, low, high))
-    return CriticalPath(tuple(segments), window.steps)
+    pieces = _by_link(result, found[::-1])
+    first = np.unique(observed.timeline.class_of, return_index=True)[1].tolist()
+    return CriticalPath(tuple(one for piece in pieces for one in _segments(result, first, *piece)), window.steps)
+
+
+def _by_link(result: Result, found: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int, str]]:
+    """Tasks with their times on the path, cut where another link begins to limit them: task, from, until, and the full link."""
+    timeline = result.engine_timeline
+    graph, tasks = timeline.expansion.graph, np.array([task for task, _, _ in found], dtype=np.int64)
+    flows = np.unique(tasks[graph.footprint[tasks] >= 0])
+    closed = result.scenario.fidelity.collectives == "closed"
+    limited = limits_of_flows(graph, timeline.times, flows, uncontended=closed)
+    links_of, _ = links_of_limits(result)
+    names = [
+        result.site.cluster.wiring.link_name(links[0]) if limit.full and (links := links_of(limit)) else ""
+        for limit in limited.limits
+    ]
+    first, last = (np.searchsorted(limited.flow, tasks, side=side).tolist() for side in ("left", "right"))
+    for (task, low, high), *entries in zip(found, first, last, strict=True):
+        for entry in range(*entries):
+            begin, end = max(low, int(limited.from_ns[entry])), min(high, int(limited.until_ns[entry]))
+            link = names[int(limited.limit[entry])]
+            if end > begin and link:
+                if begin > low:
+                    yield task, low, begin, ""
+                yield task, begin, end, link
+                low = end
+        if high > low:
+            yield task, low, high, ""
 
 
 def _closing_task(result: Result, which: int) -> int:
@@ -106,11 +143,11 @@ def _closing_task(result: Result, which: int) -> int:
     return int(tasks[first[np.argmin(times.start_ns[tasks[first]])]])
 
 
-def _segments(result: Result, task: int, low_ns: int, high_ns: int) -> Iterator[Segment]:
-    """The segments of one task of the path: one, or where its rows were merged one for each."""
+def _segments(result: Result, first: Sequence[int], task: int, low_ns: int, high_ns: int, link: str) -> Iterator[Segment]:
+    """The segments of one task of the path: one, or where its rows were merged one for each. `first` are ranks by class."""
     expansion = result.observation.timeline.expansion
     which = int(expansion.origin[0][task])
-    labels, rank = result.observation.labels[which], int(np.argmax(expansion.class_of == which))
+    labels, rank = result.observation.labels[which], first[which]
     row, merged = int(expansion.origin[1][task]), expansion.template_of(which).merged
     rows = np.array([row]) if merged is None else np.flatnonzero(merged.of_row == merged.of_row[row])
     start_ns = result.observation.timeline.class_times(which).start_ns[rows].tolist() if len(rows) > 1 else [low_ns]
@@ -122,7 +159,7 @@ def _segments(result: Result, task: int, low_ns: int, high_ns: int) -> Iterator[
             step = labels.steps[int(labels.step[row])]
             stage = int(labels.stage[row])
             at = begin - from_ns, end - from_ns
-            yield Segment(rank, stage, step.phase, step.microbatch, labels.block(row), _category(labels, row), *at)
+            yield Segment(rank, stage, step.phase, step.microbatch, labels.block(row), _category(labels, row), link, *at)
 
 
 def _category(labels: Labels, row: int) -> str:

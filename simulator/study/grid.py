@@ -60,6 +60,14 @@ class Grid:
         """Every combination of values; those of the last axis change fastest."""
         return product(*(axis.values for axis in self.axes))
 
+    def point(self, number: int) -> Point:
+        """The combination with a number in the order of `points`."""
+        values = []
+        for axis in reversed(self.axes):
+            number, at = divmod(number, len(axis.values))
+            values.append(axis.values[at])
+        return tuple(reversed(values))
+
     def document(self, point: Point) -> Document:
         """The scenario of a point, before its names are resolved."""
         document = self.base

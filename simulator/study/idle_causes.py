@@ -1,9 +1,10 @@
 """Idle time of a step by cause and place: every idle instant of every rank has one cause.
 
-`metrics/idle.py` tells bubble, imbalance of groups, transfers, launches and the optimizer apart. Here the bubble is divided. It
-is warm-up until the first backward slot of a rank begins, drain after its last forward slot has ended, and dependency in between,
-as far as the rank would wait there too if the slots of all ranks took as long as those of the median rank: that pipeline is
-simulated. What is beyond it is stage imbalance, and names the stage whose rank computes for longest.
+`metrics/idle.py` tells bubble, imbalance of groups, transfers, launches and the optimizer apart. Here transfers are divided by
+the links that are full meanwhile, and the bubble is divided. It is warm-up until the first backward slot begins, drain
+after its last forward slot has ended, and dependency in between, as far as the rank would wait there too if the slots of all
+ranks took as long as those of the median rank: that pipeline is simulated. What is beyond it is stage imbalance, and names the
+stage whose rank computes for longest.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..metrics.idle import BUBBLE, BUSY, OPTIMIZER, imbalance, waits
 from ..program.program import HOST
 from ..program.slot import FORWARD, KINDS
 from ..simulation.result import Result
+from ..simulation.run import Run
 from .without import Counterfactual
 
 WARM_UP, DEPENDENCY, DRAIN, STAGE_IMBALANCE, LAUNCHES = "warm-up", "dependency", "drain", "stage imbalance", "launches"
@@ -36,9 +38,13 @@ class Cause(NamedTuple):
     """Of an imbalance, the stage that is waited for."""
     rank: int = -1
     """Of an imbalance, the rank that is waited for, or one that behaves like it."""
+    links: str = ""
+    """Of an axis, the kinds of the full links that bytes wait for, such as `nic > leaf`; "" where none is full."""
 
     @property
     def text(self) -> str:
+        if self.links:
+            return f"{self.name}, waiting for {self.links}"
         place = f"stage {self.stage}, rank {self.rank}" if self.stage >= 0 else f"rank {self.rank}" if self.rank >= 0 else ""
         return f"{self.name} ({place})" if place else self.name
 
@@ -47,7 +53,7 @@ class Cause(NamedTuple):
 class IdleTime:
     """The measured steps of every class of ranks by cause, in nanoseconds: a column for each cause, which add up to the steps."""
 
-    result: Result
+    result: Run
     causes: tuple[Cause, ...]
     ns: Array
 
@@ -78,12 +84,13 @@ class IdleTime:
         return {"mean": mean, "by_rank": by_rank}
 
 
-def idle_time(result: Result) -> IdleTime:
+def idle_time(result: Run) -> IdleTime:
     """The time of a run by cause: one more simulation, where ranks wait for other stages and do not compute for equally long."""
     columns: dict[Cause, Array] = {}
-    whole, observed = result.time_by_cause, result.observation
-    for name in (BUSY, *(name for name in observed.axes if name != HOST), HOST, OPTIMIZER):
+    whole = result.time_by_cause
+    for name in (BUSY, HOST, OPTIMIZER):
         columns[Cause(LAUNCHES if name == HOST else name)] = whole.of(name)
+    columns |= _transfers(result)
     if whole.of(BUBBLE).any():
         columns |= _bubble(result)
     for axis in whole.causes:
@@ -91,6 +98,21 @@ def idle_time(result: Result) -> IdleTime:
             columns |= _members(result, axis)
     occurring = {cause: ns for cause, ns in columns.items() if ns.any()}
     return IdleTime(result, tuple(occurring), np.stack(list(occurring.values()), axis=1))
+
+
+def _transfers(result: Run) -> dict[Cause, Array]:
+    """The exposed time of every axis, apart by the kinds of links that are full meanwhile."""
+    observed, (kind, names), waiting = result.observation, result.network.kinds, result.network.waiting
+    columns: dict[Cause, Array] = defaultdict(lambda: np.zeros(len(observed.labels), dtype=np.int64))
+    of_limit = [
+        " and ".join(names[i] for i in np.unique(kind[list(links)]).tolist()) if full else ""
+        for links, full in zip(waiting.limits, waiting.full, strict=True)
+    ]
+    for which, axis, limit, ns in zip(
+        *(c.tolist() for c in (waiting.which, waiting.axis, waiting.limit, waiting.ns)), strict=True
+    ):
+        columns[Cause(observed.axes[axis], links=of_limit[limit])][which] += ns
+    return columns
 
 
 def _members(result: Result, axis: str) -> dict[Cause, Array]:

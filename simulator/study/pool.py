@@ -1,20 +1,32 @@
-"""A pool of processes that answers questions one after the other, a few handed out ahead."""
+"""Workers that answer questions one after the other, a few handed out ahead: this process, others of this machine, or a cluster.
+
+Every pool is an executor in the sense of `concurrent.futures`, so that one from elsewhere serves as well. What is asked of an
+executor carries the version of the program: a worker with other code refuses, rather than answer something else.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
+from multiprocessing import parent_process
 from typing import Any
 
-from ..errors import SimulatorError
+from ..errors import SimulatorError, UserError, described, shown
 from ..simulation import choose_engine
+from .dask_cluster import SCHEME, connected
+from .program_version import version
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of a module, and its arguments."""
+PROCESSES = "processes"
+ENDED = 1
+"""Exit code of a worker whose process pool is gone."""
 
 
 def cores() -> int:
@@ -22,35 +34,101 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def answers(tasks: Iterator[tuple[Any, Call]], workers: int, ahead: int, hint: str = "") -> Iterator[tuple[Any, Any]]:
-    """The results of calls by the keys that stand before them, as they come; at most `ahead` are handed out at the same time.
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Who answers: a number of processes of this machine, one of which is this process itself; or else an executor, given as
+    an object of `concurrent.futures`, or as the address of a Dask scheduler. An object is handed `number` tasks at a time."""
 
-    `tasks` may end and go on again: it is asked anew after every result, which may have led to more.
-    """
-    if workers <= 1:
-        return ((key, function(*arguments)) for key, (function, arguments) in tasks)
-    return _pooled(tasks, workers, ahead, hint)
+    number: int = 1
+    executor: Executor | str | None = None
 
 
-def _pooled(tasks: Iterator[tuple[Any, Call]], workers: int, ahead: int, hint: str) -> Iterator[tuple[Any, Any]]:
-    with ProcessPoolExecutor(workers, initializer=_start) as pool:
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Workers that are ready. Without an executor this process answers."""
+
+    number: int
+    executor: Executor | None = None
+    checked: bool = False
+    """Whether the version of the program is compared, since its workers may have another."""
+
+    def answers(self, tasks: Iterator[tuple[Any, Call]], ahead: int) -> Iterator[tuple[Any, Any]]:
+        """The results of calls by the keys that stand before them, as they come; at most `ahead` per worker are handed out.
+
+        `tasks` may end and go on again: it is asked anew after every result, which may have led to more.
+        """
+        if self.executor is None:
+            return ((key, function(*arguments)) for key, (function, arguments) in tasks)
+        return self._pooled(self.executor, tasks, ahead * self.number)
+
+    def _pooled(self, executor: Executor, tasks: Iterator[tuple[Any, Call]], most: int) -> Iterator[tuple[Any, Any]]:
         waiting: dict[Future[Any], Any] = {}
         try:
             while True:
-                for key, (function, arguments) in islice(tasks, ahead - len(waiting)):
-                    waiting[pool.submit(function, *arguments)] = key
+                for key, (function, arguments) in islice(tasks, most - len(waiting)):
+                    call = (same_program, version(), function) if self.checked else (function,)
+                    waiting[executor.submit(*call, *arguments)] = key
                 if not waiting:
                     return
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     yield waiting.pop(future), future.result()
-        except BrokenProcessPool:
-            raise SimulatorError("a worker ended before it was done", hint=hint) from None
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def opened(workers: Workers, hint: str = "") -> Iterator[Pool]:
+    """The workers, ready until the block ends. The hint is for those that end before they are done."""
+    number, executor = workers.number, workers.executor
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise UserError(f"{shown(number)} workers cannot work", hint="at least 1")
+    try:
+        if isinstance(executor, str) and executor != PROCESSES:
+            if not executor.startswith(SCHEME):
+                raise UserError(f"no executor {shown(executor)}", hint=f"{PROCESSES}, or {SCHEME}HOST:PORT")
+            with connected(executor) as (client, threads):
+                yield Pool(threads, client, checked=True)
+        elif isinstance(executor, Executor):
+            yield Pool(number, executor, checked=True)
+        elif executor not in (None, PROCESSES):
+            raise UserError(f"executor is {described(executor)}, not one of concurrent.futures", hint=PROCESSES)
+        elif number == 1:
+            yield Pool(1)
+        else:
+            with _processes(number) as processes:
+                yield Pool(number, processes)
+    except (BrokenExecutor, CancelledError):
+        raise SimulatorError("a worker ended before it was done", hint=hint) from None
+
+
+@contextmanager
+def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(number, initializer=_start) as pool:
+        try:
+            yield pool
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def same_program(asked: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function in a worker, if the worker has the program of who asks."""
+    if version() != asked:
+        message = f"a worker has another program or other data (version {version()}, not {asked})"
+        raise SimulatorError(message, hint="install the same version of the simulator on every worker, and start them anew")
+    return function(*arguments)
 
 
 def _start() -> None:
     """Prepares a worker. Ctrl-C reaches it too, and the process that collects the results ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     choose_engine.load()
+
+
+def _end_with_parent() -> None:
+    """Ends this worker when the process that started it is gone: killed, it could not say so."""
+    if parent := parent_process():
+        parent.join()
+        os._exit(ENDED)

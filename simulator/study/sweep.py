@@ -6,8 +6,11 @@ get the document of a scenario and return plain numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, fields
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +23,7 @@ from ..simulation.run import Run
 from ..simulation.simulate import simulate_scenario
 from ..units import GIB
 from .grid import Grid, grid
-from .pool import answers
+from .pool import Workers, opened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,11 +62,10 @@ COLUMNS = tuple(one.name for one in fields(Outcome))
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How points are simulated: whether files may name code, whether long work is done, and in how many processes."""
+    """How points are simulated: whether files may name code, and whether long work is done."""
 
     trust: bool = False
     long: bool = False
-    workers: int = 1
 
 
 def sweep(
@@ -74,36 +76,42 @@ def sweep(
     trust: bool = False,
     long: bool = False,
     workers: int = 1,
+    executor: Executor | str | None = None,
 ) -> pd.DataFrame:
     """Simulates every combination of the values of some fields of a scenario: a row for each, with a column for each field.
 
     The scenario is a name, a file or a mapping, and `over` has values by field: {"plan.tp": [1, 2, 4], "job.microbatch_size":
     [1, 2]}. Rows that could not run have their reason, and `over_gib` where memory lacks. With more than one worker the points
-    are simulated by as many processes.
+    are simulated by as many processes. An `executor` of `concurrent.futures`, or the address of a Dask scheduler such as
+    "dask://localhost:8786", simulates them elsewhere; such an address is trusted like code.
     """
     found = grid(scenario, over, settings, trust=trust)
-    return table(found, dict(outcomes(found, Effort(trust, long, workers))))
+    given = ((number, found.document(point)) for number, point in enumerate(found.points()))
+    results = dict(outcomes(given, Effort(trust, long), Workers(workers, executor)))
+    return table(found, range(len(found)), results.__getitem__)
 
 
-def table(found: Grid, results: Mapping[int, Outcome]) -> pd.DataFrame:
-    """The rows of a grid with the outcomes of its points by number, in the order of the grid."""
+def table(found: Grid, numbers: Iterable[int], result: Callable[[int], Outcome]) -> pd.DataFrame:
+    """Rows of a grid with the outcomes of their points, which have numbers in the order of the grid."""
     import pandas as pd
 
-    rows = ({**found.fields(point), **asdict(results[number])} for number, point in enumerate(found.points()))
-    frame = pd.DataFrame(rows, columns=[*(axis.name for axis in found.axes), *COLUMNS])
-    numbers = {one.name: NUMBERS[str(one.type)] for one in fields(Outcome) if str(one.type) in NUMBERS}
-    return frame.astype(numbers)
+    names = (*(axis.name for axis in found.axes), *COLUMNS)
+    types = {one.name: NUMBERS[str(one.type)] for one in fields(Outcome) if str(one.type) in NUMBERS}
+    columns: dict[str, Any] = {name: array("d") if types.get(name) == "float64" else [] for name in names}
+    texts: dict[str, str] = {}
+    for number in numbers:
+        for name, value in {**found.fields(found.point(number)), **asdict(result(number))}.items():
+            if isinstance(value, str):
+                value = texts.setdefault(value, value)
+            columns[name].append(nan if value is None and types.get(name) == "float64" else value)
+    return pd.DataFrame({name: pd.Series(columns.pop(name), dtype=types.get(name)) for name in names})
 
 
-def outcomes(found: Grid, effort: Effort, known: Iterable[int] = ()) -> Iterator[tuple[int, Outcome]]:
-    """The outcomes of the points of a grid by number, as they come, without those that are known already."""
-    if not isinstance(effort.workers, int) or effort.workers < 1:
-        raise UserError(f"{effort.workers} workers cannot work", hint="at least 1")
-    left = set(range(len(found))).difference(known)
-    points = ((number, found.document(point)) for number, point in enumerate(found.points()) if number in left)
+def outcomes(points: Iterator[tuple[int, Document]], effort: Effort, workers: Workers) -> Iterator[tuple[int, Outcome]]:
+    """The outcomes of points, which are taken up a few ahead, by their numbers as they come."""
     tasks = ((number, (outcome, (document, effort))) for number, document in points)
-    workers = min(effort.workers, len(left))
-    return answers(tasks, workers, AHEAD * workers, HINT)
+    with opened(workers, HINT) as pool:
+        yield from pool.answers(tasks, AHEAD)
 
 
 def outcome(document: Document, effort: Effort) -> Outcome:

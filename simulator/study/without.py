@@ -105,11 +105,12 @@ class Counterfactual:
             tasks = expansion.tasks_of(which)
             silent[tasks[~labels.is_compute & self._removed(labels, gone)]] = True
             computed.append((tasks[labels.is_compute], self._compute_ns(which, gone)))
-        factors = self._evening([own_ns.sum() for _, own_ns in computed]) if IMBALANCE in gone else np.ones(len(computed))
+        durations_ns = [own_ns for _, own_ns in computed]
+        evened_ns = self._evened(durations_ns) if IMBALANCE in gone else durations_ns
         solo_ns = np.where(silent, 0, graph.solo_ns)
-        for (tasks, own_ns), factor in zip(computed, factors.tolist(), strict=True):
+        for (tasks, _), own_ns in zip(computed, evened_ns, strict=True):
             solo_ns[tasks] = 0
-            np.add.at(solo_ns, tasks, np.rint(own_ns * factor).astype(np.int64))
+            np.add.at(solo_ns, tasks, np.rint(own_ns).astype(np.int64))
         sharing = graph.sharing and replace(graph.sharing, group=np.where(silent, -1, graph.sharing.group))
         tail_ns, work = (np.where(silent, 0, column) for column in (graph.tail_ns, graph.work))
         footprint = np.where(silent, -1, graph.footprint)
@@ -144,15 +145,22 @@ class Counterfactual:
             self._shares[kernel] = self.result.prices.burst_s(kernel) / took_s if took_s else 1.0
         return self._shares[kernel]
 
-    def _evening(self, total_ns: Sequence[float]) -> Array:
-        """The factor for each class of ranks after which all ranks compute for equally long, as long as the mean."""
+    def _evened(self, own_ns: Sequence[Array]) -> list[Array]:
+        """The nanoseconds of each kernel after which all ranks compute for equally long, as long as the mean, and ranks of the
+        same program at every kernel."""
         timeline = self.result.engine_timeline
         graph, skeleton = timeline.expansion.graph, timeline.expansion.skeleton
         speeds = np.array([profile.value[0] for profile in graph.profiles])[graph.speed_profile]
-        total, took = np.array(total_ns), np.array(total_ns) * FULL_SPEED / speeds[: skeleton.ranks]
-        mean_ns = float(np.dot(took, timeline.multiplicity)) / timeline.ranks
-        factors: Array = mean_ns / np.where(total > 0, total, mean_ns)
-        return factors
+        took_ns = [own * FULL_SPEED / speed for own, speed in zip(own_ns, speeds[: skeleton.ranks], strict=True)]
+        total_ns = np.array([took.sum() for took in took_ns])
+        mean_ns = float(np.dot(total_ns, timeline.multiplicity)) / timeline.ranks
+        for program in np.unique(skeleton.program).tolist():
+            alike = np.flatnonzero(skeleton.program == program)
+            if len(alike) > 1:
+                same = np.average([took_ns[which] for which in alike], axis=0, weights=timeline.multiplicity[alike])
+                for which in alike.tolist():
+                    took_ns[which] = same
+        return [took * (mean_ns / took.sum()) if took.sum() else took for took in took_ns]
 
 
 def _at_full_speed(graph: TaskGraph) -> TaskGraph:

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simulator.commands import _sweep_store
+from simulator.commands import _scenario_key
 from simulator.study import sweep
 
 from ..commandline import SMALL, trainsim
@@ -81,7 +81,7 @@ def test_another_version_or_another_file_is_another_scenario(
         simulated.clear()
     model.write_text("{layers: 8, hidden: 2048, heads: 16, vocab: 32000}")
     assert trainsim(*once).code == 0
-    monkeypatch.setattr(_sweep_store, "version", lambda: "another")
+    monkeypatch.setattr(_scenario_key, "version", lambda: "another")
     assert trainsim(*once).code == 0
     assert len(simulated) == 2
 

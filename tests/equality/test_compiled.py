@@ -62,6 +62,7 @@ def test_a_speed_that_changes_on_the_way_is_refused_with_the_reason() -> None:
 @needs_numba
 def test_auto_takes_it_for_many_tasks_that_share_links(monkeypatch: pytest.MonkeyPatch) -> None:
     of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
+    monkeypatch.setattr(choose_engine, "ROWS_OF_STRETCH", 1000)  # which would leave few tasks
     few = of.simulate()
     assert few.engine == "heap"
     monkeypatch.setattr(choose_engine, "MANY_TASKS", 10)
@@ -75,6 +76,7 @@ def test_auto_takes_it_for_many_tasks_that_share_links(monkeypatch: pytest.Monke
 
 @needs_numba
 def test_auto_takes_it_for_fewer_tasks_in_a_process_that_has_loaded_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose_engine, "ROWS_OF_STRETCH", 1000)
     monkeypatch.setattr(choose_engine, "MANY_TASKS_AT_ONCE", 10)
     of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
     choose_engine.load()
@@ -91,6 +93,7 @@ def test_auto_takes_it_for_fewer_tasks_in_a_process_that_has_loaded_it(monkeypat
 
 def test_without_numba_auto_says_what_it_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_loop, "numba", None)
+    monkeypatch.setattr(choose_engine, "ROWS_OF_STRETCH", 1000)
     monkeypatch.setattr(choose_engine, "MANY_TASKS", 10)
     of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
     run = of.simulate()

@@ -24,10 +24,12 @@ from simulator.figures.gantt import gantt
 from simulator.figures.topology_colours import MARK, UNLOADED, HeatMap
 from simulator.figures.topology_plot import draw
 from simulator.figures.vertex_positions import plural
+from simulator.figures.waterfall_plot import waterfall_plot
 from simulator.hardware.measure import WORDS, switches
 from simulator.program.slot import Durations, Shape, lay_out
 from simulator.simulation.run import Run
 from simulator.study.schedule import evaluate
+from simulator.study.waterfall import waterfall
 
 from ..small_scenarios import scenario, small_cluster
 
@@ -45,6 +47,11 @@ def test_a_row_per_pipeline_rank_and_a_bar_per_slot(run: Run) -> None:
         "rank 4 and 3 others (stages 1, 5)",
         "rank 8 and 3 others (stages 2, 6)",
         "rank 12 and 3 others (stages 3, 7)",
+    ]
+    assert [row.label for row in chart_of_run(run, [0, 1, 4]).rows] == [
+        "rank 0 and 2 others (stages 0, 4)",
+        "rank 1 and 2 others (stages 0, 4)",
+        "rank 4 and 3 others (stages 1, 5)",
     ]
     for row in chart.rows:
         kinds = Counter(bar.kind for bar in row.bars)
@@ -284,3 +291,15 @@ def test_several_racks_are_a_summary_and_one_rack_shows_every_gpu() -> None:
     several, one = (draw(cluster("gb200-nvl72", nodes=nodes)).axes[0].texts for nodes in (4, 1))
     assert "4 nodes x 72 GPUs" in [text.get_text() for text in several]
     assert {str(number) for number in range(72)} <= {text.get_text() for text in one}
+
+
+def test_the_waterfall_goes_from_the_step_to_its_flop_at_peak_without_a_gap(run: Run) -> None:
+    """Each bar begins where the one before ends."""
+    shown = waterfall(run)
+    axes = waterfall_plot(run, shown).axes[0]
+    spans = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
+    assert spans[0] == (0, 100)
+    assert spans[-1] == (0, pytest.approx(100 * run.metrics.mfu))
+    for (low, _), (_, high) in pairwise([(100, 100), *spans[1:-1]]):
+        assert high == pytest.approx(low, abs=0.2), "but for causes that are too small to draw"
+    assert axes.get_yticklabels()[0].get_text() == "step"

@@ -136,8 +136,13 @@ def test_t4_10_of_predecessors_that_end_together_communication_is_waited_for_and
     n = len(before)
     ends, tails, kinds = (np.array(column) for column in zip(*before, strict=True))
     graph = SimpleGraph(np.append(np.where(kinds == "kernel", 0, -1), 0), Csr.from_lists([[]] * n + [list(range(n))]), tails)
-    timeline = SimpleNamespace(expansion=SimpleNamespace(graph=graph), times=SimpleNamespace(end_ns=np.append(ends, 9)))
-    latest = _latest(SimpleNamespace(timeline=timeline), np.append(kinds == "launch", False))
+    tasks = SimpleNamespace(
+        expansion=SimpleNamespace(graph=graph),
+        times=SimpleNamespace(end_ns=np.append(ends, 9)),
+        number=np.arange(n + 1),
+        communicates=graph.speed < 0,
+    )
+    latest = _latest(tasks, np.append(kinds == "launch", False))
     assert (latest[:n] == -1).all()
     arrives = ends + tails
     together = set(kinds[arrives == arrives.max()])

@@ -21,6 +21,7 @@ PUBLIC = (
     "Plan",
     "Recompute",
     "Run",
+    "Session",
     "Sharding",
     "UserError",
     "advise",
@@ -48,6 +49,8 @@ PUBLIC = (
     "topology",
     "trace",
     "validate",
+    "waterfall_plot",
+    "what_if",
 )
 
 

@@ -26,7 +26,7 @@ from ..small_scenarios import scenario, time_collective
 
 LARGE: dict[str, list[str]] = {
     "every rank of a million": ["run", "million.yaml", "--no-fold"],
-    "everybody to everybody": ["collective", "alltoall", "--cluster", "dgx-h100", "--gpus", "16384"],
+    "everybody to everybody": ["collective", "alltoall", "--cluster", "dgx-h100", "--gpus", "16384", "--algorithm", "pairwise"],
     "a search": ["schedule", "optimal", "--ranks", "128", "--microbatches", "512"],
     "a long schedule": ["schedule", "1f1b", "--ranks", "1000", "--microbatches", "1000"],
     "a drawn graph": ["collective", "all_reduce", "--cluster", "drawn.yaml"],

@@ -39,6 +39,11 @@ def test_what_only_one_run_has_is_none_in_the_other() -> None:
     assert found.result["axis tp.s"][1] is None
 
 
+def test_a_word_and_the_mapping_it_stands_for_are_equal() -> None:
+    other = replace(USUAL, plan=sim.Plan(tp=2, pp=2, sharding=sim.Sharding(kind="none")))
+    assert not sim.compare({"a": USUAL.simulate(), "b": other.simulate()}).scenario
+
+
 def test_no_run_is_no_comparison() -> None:
     with pytest.raises(sim.UserError, match="no run"):
         sim.compare({})

@@ -61,6 +61,16 @@ def test_a_slow_rank_is_imbalance_and_nothing_else() -> None:
     assert usual.step_s([IMBALANCE]) == pytest.approx(usual.step_s([]), rel=1e-6)
 
 
+def test_hot_experts_are_imbalance_and_no_bubble() -> None:
+    """Members of a group wait for each other in every layer; evened in every layer, none waits."""
+    model = small_model(experts=8, experts_per_token=2, expert_ffn_hidden=4096, hidden=2048, heads=16)
+    plan = {"ep": 8, "dp": 8, "moe": sim.Moe(routing=(1, 1, 9, 1, 1, 1, 1, 1))}
+    shown = waterfall(run_of(plan, model=model))
+    seconds = {bar.cause: bar.seconds for bar in shown.bars}
+    assert seconds[IMBALANCE] > 0.1 * shown.step_s
+    assert abs(seconds[BUBBLE]) < 1e-6 * shown.step_s
+
+
 def test_what_does_not_occur_adds_nothing() -> None:
     run = run_of({"tp": 1, "pp": 1, "dp": 8})
     bars = {bar.cause: bar.seconds for bar in waterfall(run).bars}

@@ -114,7 +114,7 @@ def waiting(result: Result) -> Waiting:
     pieces, axis = exposed(observed)
     flows = np.unique(pieces.task[graph.footprint[pieces.task] >= 0])
     limited = limits_of_flows(graph, times, flows, uncontended=result.scenario.fidelity.collectives == "closed")
-    links_of, behaviour = _links_of_limits(result)
+    links_of, behaviour = links_of_limits(result)
     number: dict[tuple[tuple[int, ...], bool], int] = {((), False): 0}
     numbers = [number.setdefault((links_of(limit), limit.full), len(number)) for limit in limited.limits]
     limit_of = np.array(numbers, dtype=np.int64)
@@ -136,7 +136,7 @@ def waiting(result: Result) -> Waiting:
     return Waiting(observed, which, axis, limit, ns[ns > 0], limits, full, behaviour)
 
 
-def _links_of_limits(result: Result) -> tuple[Callable[[Limit], tuple[int, ...]], Array]:
+def links_of_limits(result: Result) -> tuple[Callable[[Limit], tuple[int, ...]], Array]:
     """A function that maps a limit to links of the cluster, and for each link of the cluster that of the simulated graph."""
     simulated, links = result.engine_timeline.expansion.skeleton, result.site.cluster.wiring.links
     if len(simulated.link_profile) == links:

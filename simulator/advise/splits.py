@@ -1,0 +1,92 @@
+"""Splits of the layers of a pipeline: those that differ in the place of one layer are simulated, and from the best on, others.
+
+A neighbouring split moves one layer from a stage to another. All of them are simulated, in pipelines of many stages those that
+take a layer from the slowest stage. Where one makes the step shorter, layers of the slowest stage move on until none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from ..simulation.run import Run
+from ..study.compare import stage_seconds
+
+Split = tuple[int, ...]
+MOST_STAGES = 8
+"""Most stages of a pipeline of which every neighbouring split is simulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """The splits that were simulated around that of a run, and the one with the shortest step."""
+
+    neighbouring: int
+    """Number of splits that differ in the place of one layer, fit and were simulated."""
+    too_large: int
+    """Number of such splits that do not fit, or are not legal."""
+    counts: Split
+    """The layers of every stage in model order, in the split with the shortest step among them."""
+    step_time_s: float
+    further: tuple[Split, float] | None
+    """The split to which further moves lead, with its step, where more than one layer moves."""
+
+    @property
+    def best(self) -> tuple[Split, float]:
+        """The split with the shortest step of all, and its step."""
+        return self.further or (self.counts, self.step_time_s)
+
+    def text(self, step_s: float) -> str:
+        """What the best neighbouring split gains or costs against a step of so many seconds, however little."""
+        change = self.step_time_s / step_s - 1
+        verdict = (
+            "the step is as long" if change == 0 else f"the step is {abs(change):.2%} {'shorter' if change < 0 else 'longer'}"
+        )
+        layout = ",".join(map(str, self.counts))
+        beside = f" ({self.too_large} more do not fit)" if self.too_large else ""
+        text = f"of {self.neighbouring} splits in which one layer moves{beside}, [{layout}] is the best: {verdict}"
+        if self.further:
+            text += (
+                f"; with more moves, [{','.join(map(str, self.further[0]))}] makes it {1 - self.further[1] / step_s:.2%} shorter"
+            )
+        return text
+
+
+def splits(run: Run, step_of: Callable[[Split], float | None]) -> Splits | None:
+    """The splits around that of a run; `step_of` simulates one, and gives None where it does not fit. None without a pipeline."""
+    counts = stage_counts(run)
+    if len(counts) < 2 or run.scenario.plan.vocabulary == "redis":
+        return None
+    slowest = max(stage_seconds(run).items(), key=lambda item: item[1])[0]
+    sources = range(len(counts)) if len(counts) <= MOST_STAGES else [slowest]
+    neighbouring = [split for source in sources for split in _moved(counts, source)]
+    made = _simulated(neighbouring, step_of)
+    if not made:
+        return None
+    fitting = len(made)
+    one = best = min(made, key=lambda split: made[split])
+    tried, left_s = {counts, *neighbouring}, run.metrics.step_time_s
+    while made[best] < left_s:
+        left_s = made[best]
+        moves = [split for split in _moved(best, slowest) if split not in tried]
+        tried.update(moves)
+        made |= _simulated(moves, step_of)
+        best = min(made, key=lambda split: made[split])
+    return Splits(fitting, len(neighbouring) - fitting, one, made[one], (best, made[best]) if best != one else None)
+
+
+def _simulated(moves: Iterable[Split], step_of: Callable[[Split], float | None]) -> dict[Split, float]:
+    """The steps of the splits that fit."""
+    return {split: step_s for split in moves if (step_s := step_of(split)) is not None}
+
+
+def stage_counts(run: Run) -> Split:
+    """The layers of every stage in model order."""
+    return tuple({stage.number: stage.layers for stage in run.program.stages if not stage.share}.values())
+
+
+def _moved(counts: Split, source: int) -> Iterator[Split]:
+    """The splits in which a layer of one stage stands in another."""
+    for other in range(len(counts)):
+        if other != source and counts[source] > 1:
+            yield tuple(n - (i == source) + (i == other) for i, n in enumerate(counts))

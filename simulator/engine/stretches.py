@@ -1,0 +1,345 @@
+"""Stretches: rows of a rank that follow each other without a break are simulated as one, before any of their tasks exists.
+
+In a folded skeleton most rows of a rank need nothing of others: own work, and turns of communicators with this one class of
+ranks, over links that no other communicator crosses, which always take the same time. Where such a row waits for the row before
+it, both are of one *run*: each of its rows starts when the one before it ends. A run is cut into stretches before rows that wait
+for other runs and behind rows for which other runs wait. Three kinds of edges constrain nothing and cut nothing: those within a
+run, those that say what the order of the main lane, which holds most own work, says already, and those said twice.
+
+Nothing but order and durations is used: every row starts and ends at the same nanosecond as in the whole skeleton. A stretch may
+hold rows that others slow; its *pieces* then tell `heap.py` which of them is in progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from .contract import FIXED, Pieces, durations
+from .replay import with_fixed_durations
+from .skeleton import Expansion, Skeleton, expand
+from .task import BOTH, CORES, FULL_SPEED, MEMORY, SPEED_BITS, WEIGHT_BITS, Array, Csr, TaskGraph, offsets
+from .template import Template
+from .timeline import Times
+
+OPEN = -1
+"""In place of a duration: that of a row which is a stretch by itself."""
+STRETCHES_OF_ROW = 4
+"""About so many stretches come from a row that is one by itself, with what it cuts; an estimate that only saves useless work."""
+MOST_NS = 1 << 45
+"""Longest time of a row for which products with speeds fit into 64 bits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stretches:
+    """The rows of a template, and the stretches of which its rank's program consists."""
+
+    whole: Template
+    template: Template
+    """The program with a row for each stretch."""
+    heads: Array
+    """Stretch -> its first row of the whole template; it ends before the first row of the next one."""
+    ns: Array
+    """Row -> the time in ns that it takes if nothing slows it; `OPEN` for a stretch by itself."""
+    piece_ns: Array
+    kind: Array
+    """Row -> its time and kind as a piece: at full speed, with the resource that it needs; or `FIXED`."""
+
+    @cached_property
+    def main(self) -> int:
+        """The lane with most own work."""
+        return _main(self.whole)
+
+    @cached_property
+    def ends(self) -> Array:
+        """Stretch -> the row behind its last one."""
+        ends: Array = np.append(self.heads[1:], len(self.whole))
+        return ends
+
+    @cached_property
+    def of_row(self) -> Array:
+        """Row -> its stretch."""
+        rows: Array = np.repeat(np.arange(len(self.heads)), self.ends - self.heads)
+        return rows
+
+    @cached_property
+    def closed(self) -> Array:
+        """Stretch -> whether it consists of rows that always take the same time, or could be slowed, one after the other."""
+        closed: Array = self.ns[self.heads] > 0
+        return closed
+
+    @cached_property
+    def offset_ns(self) -> Array:
+        """Row -> the time in ns from the start of its stretch to its own start, if nothing slows the stretch."""
+        before = np.append(0, np.cumsum(np.maximum(self.ns, 0)))[:-1]
+        offset_ns: Array = before - before[self.heads][self.of_row]
+        return offset_ns
+
+
+@dataclass(frozen=True, eq=False)
+class Stretched:
+    """A skeleton whose templates are made of stretches, its expansion, and the pieces of its tasks."""
+
+    parts: tuple[Stretches, ...]
+    """Template -> its stretches."""
+    expansion: Expansion
+    graph: TaskGraph
+    """Its graph with fixed durations where they are fixed."""
+    pieces: Pieces
+
+    def part(self, rank: int) -> Stretches:
+        """The stretches of a rank."""
+        return self.parts[int(self.expansion.skeleton.program[rank])]
+
+    def rows(self, rank: int, rows: Array, times: Times, begun_ns: Array) -> Times:
+        """The times of some rows of a rank, from those of all stretches and from the start of every piece."""
+        part, tasks = self.part(rank), self.expansion.tasks_of(rank)
+        stretch = part.of_row[rows]
+        task, inside = tasks[stretch], part.closed[stretch]
+        start_ns, end_ns, arrival_ns = times.start_ns[task], times.end_ns[task], times.arrival_ns[task]
+        first, last = self.pieces.ptr[task], rows == part.ends[stretch] - 1
+        pieces = self.pieces.ptr[task + 1] - first
+        offset_ns = part.offset_ns
+        begins_ns = start_ns + offset_ns[rows]
+        ends_ns = np.where(last, end_ns, start_ns + np.append(offset_ns[1:], 0)[rows])
+        slowed = np.flatnonzero(inside & (pieces > 0))
+        at = first[slowed] + rows[slowed] - part.heads[stretch[slowed]]
+        begins_ns[slowed] = begun_ns[at]
+        ends_ns[slowed] = np.where(last[slowed], end_ns[slowed], np.append(begun_ns[1:], 0)[at])
+        start_ns, end_ns = np.where(inside, begins_ns, start_ns), np.where(inside, ends_ns, end_ns)
+        return Times(start_ns, end_ns, np.where(inside, end_ns, arrival_ns))
+
+
+def stretched(
+    skeleton: Skeleton, groups: Callable[[int], Array], *, every: bool = False, at_least: float = 0.0
+) -> Stretched | None:
+    """The skeleton of stretches. `groups(program)` numbers the rows of a template: rows with different numbers are never of one
+    stretch. With `every`, transfers take the time that they take without contention, as in `with_fixed_durations`. None if fewer
+    than `at_least` rows come to a stretch.
+    """
+    fixed_ns, members = _fixed_ns(skeleton, every=every), np.bincount(skeleton.members[0], minlength=skeleton.communicators)
+    taking = ((skeleton.tariff.cores > 0) | (skeleton.tariff.memory > 0))[skeleton.kind]
+    if at_least and _may_not_pay(skeleton, np.where(members[:, None] == 1, fixed_ns, OPEN), at_least):
+        return None
+    known: dict[tuple[int, int, bytes], int] = {}
+    parts: list[Stretches] = []
+    program = np.empty_like(skeleton.program)
+    for rank, (number, profile) in enumerate(zip(skeleton.program.tolist(), skeleton.speed.tolist(), strict=True)):
+        communicator = skeleton.slots[:, rank]
+        inside = (communicator >= 0) & (members[communicator] == 1)
+        table = np.where(inside[:, None], fixed_ns[communicator], OPEN)
+        takes = taking[communicator]
+        key = number, profile, table.tobytes() + takes.tobytes()
+        if key not in known:
+            known[key] = len(parts)
+            speed = skeleton.profiles[profile].value[0] if skeleton.profiles[profile].steady else 0
+            parts.append(_part(skeleton.templates[number], table, takes, speed, groups(number)))
+        program[rank] = known[key]
+    rows, heads = (
+        np.array([len(of) for of in column])[program].sum() for column in zip(*((p.whole, p.heads) for p in parts), strict=True)
+    )
+    if rows < at_least * heads:
+        return None
+    expansion = expand(replace(skeleton, templates=tuple(part.template for part in parts), program=program))
+    return _with_pieces(tuple(parts), expansion, every=every)
+
+
+def _may_not_pay(skeleton: Skeleton, fixed_ns: Array, at_least: float) -> bool:
+    """Whether so many turns of communicators depend on others that fewer than `at_least` rows will come to a stretch."""
+    rows = alone = 0
+    for number, template in enumerate(skeleton.templates):
+        ranks, turns = np.flatnonzero(skeleton.program == number), np.flatnonzero(template.slot >= 0)
+        calls, counts = np.unique(np.stack([template.slot[turns], template.charge[turns]]), axis=1, return_counts=True)
+        depends = fixed_ns[skeleton.slots[calls[0]][:, ranks], calls[1][:, None]] == OPEN
+        rows, alone = rows + len(ranks) * len(template), alone + int((depends * counts[:, None]).sum())
+    return rows < at_least * STRETCHES_OF_ROW * alone
+
+
+def _fixed_ns(skeleton: Skeleton, *, every: bool) -> Array:
+    """(communicator, charge) -> the time in ns that its tasks always take; `OPEN` where it depends on others."""
+    tariff, footprints, changing = skeleton.tariff, skeleton.footprints, ~_steady(skeleton)[skeleton.link_profile]
+    capacity = np.array([skeleton.profiles[i].value[0] for i in skeleton.link_profile.tolist()], dtype=np.int64)
+    owner = footprints.row_of // skeleton.patterns
+    least, most = np.full(len(capacity), skeleton.communicators), np.full(len(capacity), -1)
+    np.minimum.at(least, footprints.idx, owner)
+    np.maximum.at(most, footprints.idx, owner)
+    shared = changing if every else changing | (least < most)
+    meets = np.zeros(len(footprints), dtype=bool)
+    meets[footprints.row_of[shared[footprints.idx]]] = True
+    weight = skeleton.single_weight if every and skeleton.single_weight is not None else skeleton.footprint_weight
+    rate = np.full(len(footprints), np.iinfo(np.int64).max)
+    np.minimum.at(rate, footprints.row_of, (capacity[footprints.idx] << WEIGHT_BITS) // weight)
+    kind = skeleton.kind
+    work, footprint = tariff.work[kind], np.arange(len(kind))[:, None] * skeleton.patterns + tariff.pattern[kind]
+    moves_ns = -(-work // np.maximum(1, np.minimum(tariff.cap[kind], rate[footprint])))
+    is_open = (tariff.tail_ns[kind] > 0) | ((work > 0) & (meets[footprint] | (tariff.cap_profile[kind] >= 0)))
+    fixed: Array = np.where(is_open, OPEN, tariff.latency_ns[kind] + np.where(work > 0, moves_ns, 0))
+    return fixed
+
+
+def _steady(skeleton: Skeleton) -> Array:
+    return np.array([profile.steady for profile in skeleton.profiles], dtype=bool)
+
+
+def _part(whole: Template, table: Array, takes: Array, speed: int, group: Array) -> Stretches:
+    """The stretches of a template, given by slot and charge the fixed times and what takes a part of a resource, and the speed of
+    its rank (0: it changes)."""
+    own = whole.slot < 0
+    ns = np.where(own, whole.durations_ns(0) if speed else OPEN, table[np.maximum(whole.slot, 0), whole.charge])
+    kind = np.full(len(whole), FIXED)
+    if whole.resource is not None:
+        kind = np.where(own & (whole.resource >= 0), whole.resource, FIXED)
+    ns = np.where((ns > 0) & (ns < MOST_NS), ns, OPEN)
+    piece_ns = ns.copy()
+    if speed not in (0, FULL_SPEED):
+        slower = np.flatnonzero(own & (ns > 0))
+        ns[slower] = -(-(ns[slower] << SPEED_BITS) // speed)
+        piece_ns = np.where(kind == FIXED, ns, piece_ns)
+    cut = _cut(whole, ns > 0, group)
+    while (out := _beside(whole, takes, ns, cut)).any():
+        ns = np.where(out, OPEN, ns)
+        cut = _cut(whole, ns > 0, group)
+    return Stretches(whole, _as_template(whole, ns, kind, cut), cut.heads, ns, piece_ns, kind)
+
+
+def _beside(whole: Template, takes: Array, ns: Array, cut: _Cut) -> Array:
+    """The rows of communicators that may slow own work beside them, and so must remain: those at the ends of runs, or all where
+    own work that may be slowed is on several lanes. Within a run nothing is beside a row."""
+    if whole.resource is None:
+        return np.zeros(len(whole), dtype=bool)
+    slows = (whole.slot >= 0) & (ns > 0) & takes[np.maximum(whole.slot, 0), whole.charge]
+    on = np.unique(whole.lanes.row_of[(whole.resource >= 0)[whole.lanes.idx]])
+    out: Array = slows & ((len(on) > 1) | ~cut.between)
+    return out
+
+
+class _Cut(NamedTuple):
+    """Where stretches begin, and the edges that are left between them."""
+
+    heads: Array
+    """Stretch -> its first row."""
+    run: Array
+    """Row -> its run."""
+    between: Array
+    """Row -> whether it is between rows of the main lane, or one of them, in its run, so that none of them is beside it."""
+    src: Array
+    dst: Array
+    """Edge -> the row before and the row after."""
+    lane: Array
+    """Edge -> the lane whose order it is, or -1 for a predecessor."""
+
+
+def _cut(whole: Template, inside: Array, group: Array) -> _Cut:
+    """The stretches of a template; `inside` are the rows that may be part of one."""
+    n, lanes, main = len(whole), whole.lanes, _main(whole)
+    queue = lanes.row(main) if len(lanes) else lanes.idx
+    if not len(queue):
+        inside = np.zeros(n, dtype=bool)
+        queue = np.zeros(1, dtype=np.int64)
+    on, row_of = lanes.idx, lanes.row_of
+    follows = row_of[1:] == row_of[:-1]
+    src = np.concatenate([on[:-1][follows], whole.preds.idx])
+    dst = np.concatenate([on[1:][follows], whole.preds.row_of])
+    lane = np.concatenate([row_of[1:][follows], np.full(len(whole.preds.idx), -1)])
+    adjacent = np.zeros(n, dtype=bool)
+    adjacent[dst[src == dst - 1]] = True
+    head = np.ones(n + 1, dtype=bool)
+    head[1:n] = ~(adjacent[1:] & inside[1:] & inside[:-1] & (group[1:] == group[:-1]))
+    run = np.cumsum(head[:n])
+    row, last = np.arange(n), len(queue) - 1
+    following, passed = np.searchsorted(queue, row), np.searchsorted(queue, row, side="right") - 1
+    next_main, last_main = queue[np.minimum(following, last)], queue[np.maximum(passed, 0)]
+    ends_in = (following <= last) & (run[next_main] == run)
+    begins_in = (passed >= 0) & (run[last_main] == run)
+    implied = inside[src] & ends_in[src] & begins_in[dst] & (following[src] < passed[dst]) & (lane != main)
+    left = (run[src] != run[dst]) & ~implied
+    src, dst, lane = src[left], dst[left], lane[left]
+    needed = (src == _last(src, dst * (n + 1) + run[src])) | (lane == main)
+    src, dst, lane = src[needed], dst[needed], lane[needed]
+    head[dst] = head[src + 1] = True
+    stretch = np.cumsum(head[:n])
+    between = ends_in & begins_in
+    alone = ~(between & (stretch[next_main] == stretch) & (stretch[last_main] == stretch))
+    head[:n][alone] = head[1:][alone] = True
+    return _Cut(np.flatnonzero(head[:n]), run, between, src, dst, lane)
+
+
+def _last(values: Array, key: Array) -> Array:
+    """For each entry the largest value of all entries with its key."""
+    _, which = np.unique(key, return_inverse=True)
+    most = np.zeros(len(key), dtype=np.int64)
+    np.maximum.at(most, which, values)
+    largest: Array = most[which]
+    return largest
+
+
+def _main(whole: Template) -> int:
+    """The lane with most own work."""
+    return int(np.argmax(np.bincount(whole.lanes.row_of[whole.slot[whole.lanes.idx] < 0], minlength=len(whole.lanes) or 1)))
+
+
+def _as_template(whole: Template, ns: Array, kind: Array, cut: _Cut) -> Template:
+    """The template with a row for each stretch."""
+    n, inside, main = len(whole), ns > 0, _main(whole)
+    heads, run, _, src, dst, lane = cut
+    head = np.zeros(n, dtype=np.int64)
+    head[heads] = 1
+    node = np.cumsum(head) - 1
+    closed = inside[heads]
+    goes_on = 1 + np.flatnonzero(run[heads[1:]] == run[heads[:-1]])  # the next stretch of a run waits for the one before it
+    queued = (lane >= 0) & ~inside[src]  # the order of a lane takes no tail: these edges stay on lanes
+    pairs = queued & inside[dst] & (lane != main)
+    edge = ~queued & (lane != main)
+    preds = Csr.from_pairs(np.concatenate([node[dst[edge]], goes_on]), np.concatenate([node[src[edge]], goes_on - 1]), len(heads))
+    rows, on = whole.lanes.idx, whole.lanes.row_of
+    kept = ~inside[rows] | (on == main)
+    rows, on = node[rows[kept]], on[kept]
+    once = np.append(True, (rows[1:] != rows[:-1]) | (on[1:] != on[:-1]))[: len(rows)]
+    paired = np.stack([node[src[pairs]], node[dst[pairs]]], axis=1)
+    counts = np.concatenate([np.bincount(on[once], minlength=len(whole.lanes)), np.full(len(paired), 2)])
+    lanes = Csr(offsets(counts), np.concatenate([rows[once], paired.ravel()]))
+    resource = None
+    if whole.resource is not None:
+        needs = [np.bitwise_or.reduceat(kind == which, heads) if n else kind == which for which in (CORES, MEMORY)]
+        resource = np.where(
+            needs[CORES] & needs[MEMORY], BOTH, np.where(needs[CORES], CORES, np.where(needs[MEMORY], MEMORY, -1))
+        )
+    lasting_ns = np.where(inside, ns, whole.durations_ns(0))
+    solo_ns = np.add.reduceat(lasting_ns, heads) if n else lasting_ns
+    slot = np.where(closed, -1, whole.slot[heads])
+    return Template(slot, solo_ns, whole.charge[heads], preds, lanes, resource)
+
+
+def _with_pieces(parts: tuple[Stretches, ...], expansion: Expansion, *, every: bool) -> Stretched:
+    """The expansion with fixed durations where they are fixed, and the pieces of the tasks that others may slow."""
+    graph = with_fixed_durations(expansion.graph, every=every)
+    slowed = graph.sharing.resource >= 0 if graph.sharing else np.zeros(len(graph), dtype=bool)
+    steady = np.append(~graph.changing()[graph.speed_profile], True)[graph.speed]
+    graph = replace(graph, speed=np.where(steady & ~slowed, -1, graph.speed))
+    ns, kind = durations(graph)
+    varies = kind != FIXED
+    count = varies.astype(np.int64)
+    columns: list[tuple[Array, Array, Array]] = []
+    for rank in range(expansion.skeleton.ranks) if slowed.any() else ():
+        part = parts[int(expansion.skeleton.program[rank])]
+        tasks = expansion.tasks_of(rank)
+        at = np.flatnonzero(part.closed & slowed[tasks])
+        count[tasks[at]] = part.ends[at] - part.heads[at]
+        rows = part.closed & slowed[tasks]
+        chosen = np.flatnonzero(rows[part.of_row])
+        columns.append((tasks[part.of_row[chosen]], part.piece_ns[chosen], part.kind[chosen]))
+    ptr = offsets(count)
+    piece_ns, piece_kind = np.empty(ptr[-1], dtype=np.int64), np.empty(ptr[-1], dtype=np.int64)
+    single = np.flatnonzero(count == 1)
+    piece_ns[ptr[single]], piece_kind[ptr[single]] = ns[single], kind[single]
+    for tasks, row_ns, row_kind in columns:
+        if len(tasks):
+            place = np.arange(len(tasks)) - np.maximum.accumulate(
+                np.where(np.diff(tasks, prepend=-1) != 0, np.arange(len(tasks)), 0)
+            )
+            piece_ns[ptr[tasks] + place], piece_kind[ptr[tasks] + place] = row_ns, row_kind
+    return Stretched(parts, expansion, graph, Pieces(ptr, piece_ns, piece_kind))

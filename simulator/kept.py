@@ -1,0 +1,39 @@
+"""Kept values: what was computed before is found again, up to a stated weight; what was not used longest goes first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Kept:
+    """Values by key, of which each has a weight; together they weigh at most `most`. A value is never changed once it is kept."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.weight = most, 0
+        self.values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def of(self, key: Hashable, make: Callable[[], T], weight: int = 1) -> T:
+        """The value of a key, made if it is not kept. Keys with lists or mappings, as users may write them, keep nothing."""
+        try:
+            hash(key)
+        except TypeError:
+            return make()
+        if key in self.values:
+            self.values.move_to_end(key)
+            found: T = self.values[key][0]
+            return found
+        made = make()
+        if weight <= self.most:
+            self.values[key] = made, weight
+            self.weight += weight
+        while self.weight > self.most:
+            _, (_, less) = self.values.popitem(last=False)
+            self.weight -= less
+        return made

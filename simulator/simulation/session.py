@@ -1,0 +1,76 @@
+"""Session: what simulations of many similar scenarios share, such as the plans of a search or the points of a sweep.
+
+A session keeps the times of kernels by GPU, software and format, the choice of algorithms by cluster, the routes of groups by
+cluster and members, the order of slots by schedule and shape, and the operations of slots. Results are the same with a session
+and without one. What it keeps is bounded (`MOST_...`); what was not used longest is dropped first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any, TypeVar
+
+from ..binding.collective_policy import CollectivePolicy
+from ..costs.kernels.estimator import PricedKernels
+from ..kept import Kept
+from ..program.program import Program
+from ..program.slot import Layout
+
+T = TypeVar("T")
+MOST_SITES = 32
+"""Largest number of clusters, and of sets of kernel times."""
+MOST_KERNELS = 20_000
+"""Number of kernels of a set from which it is begun anew."""
+MOST_ROUTED_GPUS = 1 << 21
+"""Largest number of members of all groups of a cluster whose routes are kept, which takes about 100 bytes for each."""
+MOST_LAYOUTS = 256
+"""Largest number of orders of slots, and of sets of operations of slots."""
+
+
+class Session:
+    """What simulations share; to be passed to `simulate` or `simulate_scenario`, by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._known: dict[str, list[tuple[Any, int]]] = {}
+        self._prices, self._policies, self._routes = (Kept(MOST_SITES) for _ in range(3))
+        self._layouts, self._slots = Kept(MOST_LAYOUTS), Kept(MOST_LAYOUTS)
+
+    def __repr__(self) -> str:
+        return f"Session({len(self._policies)} clusters, {len(self._layouts)} orders of slots)"
+
+    def _number(self, kind: str, value: Any) -> int:
+        """A number for a value of a kind, the same for equal values as long as they are kept."""
+        known = self._known.setdefault(kind, [])
+        for at, (other, number) in enumerate(known):
+            if other is value or other == value:
+                known.insert(0, known.pop(at))
+                return number
+        known.insert(0, (value, next(self._numbers)))
+        del known[MOST_SITES:]
+        return known[0][1]
+
+    def prices(self, cluster: Any, options: tuple[Any, ...], make: Callable[[], PricedKernels]) -> PricedKernels:
+        """The times of kernels on the GPUs of a cluster with some software."""
+        key = self._number("cluster", cluster), options
+        found = self._prices.of(key, make)
+        if len(found.estimates) > MOST_KERNELS:
+            found.estimates.clear()
+        return found
+
+    def policy(self, cluster: Any, make: Callable[[], CollectivePolicy]) -> CollectivePolicy:
+        """The choice of algorithms on a cluster."""
+        return self._policies.of(self._number("cluster", cluster), make)
+
+    def routes(self, cluster: Any) -> Kept:
+        """The routes of groups on a cluster."""
+        return self._routes.of(self._number("cluster", cluster), lambda: Kept(MOST_ROUTED_GPUS))
+
+    def layout(self, key: tuple[Any, ...], make: Callable[[], Layout]) -> Layout:
+        """The order of slots of a schedule for a shape."""
+        return self._layouts.of(key, make)
+
+    def slots(self, key: tuple[Any, ...], make: Callable[[], tuple[Program, ...]]) -> tuple[Program, ...]:
+        """The operations of slots."""
+        return self._slots.of(key, make)

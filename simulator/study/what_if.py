@@ -1,0 +1,196 @@
+"""What-ifs: the same step on other hardware, or with another plan, each change by itself, beside the step as it is.
+
+`nic=x2` scales a rate of the hardware; `plan.tp=4` sets a field of the scenario, as `--set` does. Each is a simulation of the
+scenario that a user would write for it: NICs of twice the rate take the constants that NICs of this rate have. Where another link
+caps what a change can give, it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config.document import Document
+from ..config.load import document_of, document_with
+from ..config.named_parts import Trust
+from ..config.scenario import Scenario, from_document
+from ..errors import Fault, Infeasible, UserError, did_you_mean, shown
+from ..escape import Summarised
+from ..frozen import replace
+from ..hardware.cluster import Cluster
+from ..simulation.run import Run
+from ..simulation.simulate import simulate_scenario
+from ..units import show_rate, show_s
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST, MOST = 0.01, 100.0
+"""Bounds of a factor."""
+SCALED = {
+    "gpu": "kernels",
+    "nvlink": "links inside the nodes",
+    "pcie": "links from GPUs to NICs",
+    "nic": "links from NICs to their switches",
+    "host": "launches of kernels and collectives",
+}
+"""What each name of the hardware makes quicker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a change does to the step; without a simulation only the reason."""
+
+    change: str
+    run: Run | None
+    step_time_s: float | None
+    fraction: float | None
+    """The part of the step that is added, negative where it gets shorter."""
+    mfu: float | None
+    peak_memory_bytes: int | None
+    note: str
+    """What caps the change, or why it cannot run; "" for nothing."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__ if name != "run"}
+
+
+@dataclass(frozen=True, repr=False)
+class WhatIf(Summarised):
+    """A step as it is, and the outcome of each change."""
+
+    run: Run
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """The step as it is, and with each change."""
+        made = [(one.change, "; ".join(filter(None, (_shown(one), one.note)))) for one in self.outcomes]
+        return [("as it is", show_s(self.run.metrics.step_time_s)), *made]
+
+    def as_list(self) -> list[dict[str, Any]]:
+        """The outcomes as plain data."""
+        return [one.as_dict() for one in self.outcomes]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each change."""
+        import pandas as pd
+
+        return pd.DataFrame(self.as_list())
+
+
+def _shown(one: Outcome) -> str:
+    return "" if one.step_time_s is None or one.fraction is None else f"{show_s(one.step_time_s)}, {one.fraction:+.2%}"
+
+
+def what_if(
+    scenario: str | Path | Mapping[str, Any],
+    changes: Iterable[str],
+    settings: Iterable[str] = (),
+    *,
+    run: Run | None = None,
+    trust: bool = False,
+    long: bool = False,
+    allow_oom: bool = False,
+) -> WhatIf:
+    """Simulates a scenario with each of some changes by itself, such as "nic=x2" and "plan.tp=4".
+
+    The scenario is a name, a file or a mapping; `run` is its run, where there is one.
+    """
+    settings, changes = tuple(settings), (changes,) if isinstance(changes, str) else tuple(changes)
+    base = _scenario(scenario, settings, trust)
+    found = _changed(scenario, base, settings, changes, trust)
+    run = run or simulate_scenario(base, allow_oom=allow_oom, long=long)
+    return WhatIf(run, tuple(_outcome(change, one, run, allow_oom=allow_oom, long=long) for change, one in found.items()))
+
+
+def _changed(
+    scenario: str | Path | Mapping[str, Any], base: Scenario, settings: tuple[str, ...], changes: tuple[str, ...], trust: bool
+) -> dict[str, Scenario | Infeasible]:
+    """The scenario of each change, or why there is none. Raises `UserError` for all changes that say nothing at once."""
+    found: dict[str, Scenario | Infeasible] = {}
+    faults: list[Fault] = []
+    for change in changes:
+        try:
+            name, _, value = change.partition("=")
+            if "." in name:
+                found[change] = _scenario(scenario, (*settings, change), trust)
+            else:
+                found[change] = scaled(base, name.strip(), factor_of(name.strip(), value.strip()))
+        except Infeasible as error:
+            found[change] = error
+        except UserError as error:
+            faults += (replace(one, where=one.where.replace("--set ", "--what-if ")) for one in error.faults)
+    if faults:
+        raise UserError(faults=faults)
+    return found
+
+
+def _scenario(scenario: str | Path | Mapping[str, Any], settings: tuple[str, ...], trust: bool) -> Scenario:
+    document: Document = document_with(scenario, settings) if isinstance(scenario, Mapping) else document_of(scenario, settings)
+    if "jobs" in document.data:
+        raise UserError("several jobs on one cluster have no what-if", hint="give one job by itself")
+    return from_document(document, Trust(trust))
+
+
+def factor_of(name: str, text: str) -> float:
+    """The factor that `x2` stands for, on the rate of a name of the hardware."""
+    if name not in SCALED:
+        hint = f"{did_you_mean(name, SCALED)}, and fields such as plan.tp"
+        raise UserError(f"--what-if {shown(name)}: nothing has this name", hint=hint)
+    try:
+        factor = float(text[1:]) if text[:1] == "x" else None
+    except ValueError:
+        factor = None
+    if factor is None or not LEAST <= factor <= MOST:
+        hint = f"write {name}=x2 for {SCALED[name]} of twice the rate, between x{LEAST:g} and x{MOST:g}"
+        raise UserError(f"--what-if {name}: {shown(text)} is no factor", hint=hint)
+    return factor
+
+
+def scaled(scenario: Scenario, name: str, factor: float) -> Scenario:
+    """A scenario on hardware of which one rate is `factor` times as high."""
+    cluster = scenario.cluster
+    if name == "host":
+        times = {one: took_s / factor for one, took_s in asdict(scenario.framework.host).items()}
+        if not any(times.values()):
+            raise UserError("--what-if host: launches take no time in this scenario", hint="name a framework that has host times")
+        return replace(scenario, framework=replace(scenario.framework, host=replace(scenario.framework.host, **times)))
+    if name == "gpu":
+        gpu = replace(cluster.gpu, site_scalar=cluster.gpu.site_scalar / factor)
+        return replace(scenario, cluster=replace(cluster, gpu=gpu))
+    link = getattr(cluster, name)
+    if not link.bytes_per_s:
+        raise UserError(f"--what-if {name}: the links of {cluster.name} have rates of their own", hint="change them in its file")
+    if name in ("nic", "pcie") and cluster.nodes == 1 and cluster.host is None:
+        raise UserError(f"--what-if {name}: a cluster of one node uses no {name.upper()}", hint="leave it out")
+    quicker = replace(cluster, **{name: replace(link, bytes_per_s=link.bytes_per_s * factor)})
+    return replace(scenario, cluster=quicker)
+
+
+def _outcome(change: str, scenario: Scenario | Infeasible, base: Run, *, allow_oom: bool, long: bool) -> Outcome:
+    """A change, simulated. A plan that cannot run says why."""
+    try:
+        if isinstance(scenario, Infeasible):
+            raise scenario
+        run = simulate_scenario(scenario, allow_oom=allow_oom, long=long)
+    except Infeasible as error:
+        return Outcome(change, None, None, None, None, None, f"cannot run: {' '.join(str(error).split())}")
+    before_s, after_s = base.metrics.step_time_s, run.metrics.step_time_s
+    fraction = after_s / before_s - 1
+    name = change.partition("=")[0].strip()
+    same = "no rank waits for it" if name in SCALED else "the step takes as long"
+    note = _cap(name, scenario.cluster, base.scenario.cluster) or (same if after_s == before_s else "")
+    return Outcome(change, run, after_s, fraction, run.metrics.mfu, run.peak_memory_bytes, note)
+
+
+def _cap(name: str, cluster: Cluster, before: Cluster) -> str:
+    """The link that limits what a quicker NIC or PCIe link can carry; "" for none, and where the change makes nothing quicker."""
+    pcie, nic = cluster.pcie.bytes_per_s, cluster.rail_bytes_per_s
+    if name == "nic" and pcie < nic and nic > before.rail_bytes_per_s:
+        return f"PCIe {show_rate(pcie)} limits the NIC of {show_rate(nic)}"
+    if name == "pcie" and nic < pcie and pcie > before.pcie.bytes_per_s and cluster.host is None:
+        return f"the NIC of {show_rate(nic)} limits PCIe {show_rate(pcie)}"
+    return ""

@@ -1,0 +1,78 @@
+"""A session gives the results of simulations without one, and what it keeps is bounded."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+import simulator as sim
+from simulator.kept import Kept
+from simulator.simulation.simulate import simulate_scenario
+
+from ..small_scenarios import scenario, small_cluster
+
+PLANS = [
+    sim.Plan(tp=tp, pp=pp, schedule=schedule, sharding=sharding)
+    for (tp, pp), schedule, sharding in product([(1, 2), (2, 2), (2, 4), (4, 2)], ["1f1b", "zb-h1"], ["none", "zero1"])
+]
+
+
+def test_results_are_the_same_in_a_session_and_without() -> None:
+    session = sim.Session()
+    for plan, batch in product(PLANS, (16, 32)):
+        of = scenario(plan=plan, cluster=small_cluster(4), job=sim.Job(64, batch))
+        one, other = simulate_scenario(of, session=session), simulate_scenario(of)
+        assert one.metrics == other.metrics
+        assert one.memory == other.memory
+        assert one.program == other.program
+        assert (one.engine, one.engine_reason) == (other.engine, other.engine_reason)
+        assert list(one.kernel_costs) == list(other.kernel_costs)
+
+
+def test_what_differs_is_told_apart_in_a_session() -> None:
+    session, base = sim.Session(), scenario(cluster=small_cluster(4), plan=sim.Plan(tp=2, pp=2), job=sim.Job(64, 16))
+    others = [
+        base,
+        replace(base, cluster=replace(base.cluster, nic=replace(base.cluster.nic, bytes_per_s=1e9))),
+        replace(base, cluster=replace(base.cluster, gpu=replace(base.cluster.gpu, tdp_w=450.0))),
+        replace(base, fidelity=replace(base.fidelity, power="burst")),
+        replace(base, job=replace(base.job, sequence_length=128)),
+        replace(base, model=replace(base.model, layers=8)),
+        replace(base, perturb=(sim.Perturb(rank=3, speed=0.5),)),
+    ]
+    for of in (*others, *others):
+        assert simulate_scenario(of, session=session).metrics == simulate_scenario(of).metrics
+
+
+def test_kept_values_are_bounded_and_the_oldest_go_first() -> None:
+    kept: Kept = Kept(3)
+    made: list[int] = []
+
+    def value(key: int) -> int:
+        made.append(key)
+        return key
+
+    for key in (0, 1, 2, 0, 3, 0, 1):
+        assert kept.of(key, lambda key=key: value(key)) == key
+    assert made == [0, 1, 2, 3, 1]
+    assert len(kept) == 3
+    assert kept.of("heavy", lambda: "heavy", weight=4) == "heavy"
+    assert len(kept) == 3
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_session_stays_flat() -> None:
+    session = sim.Session()
+    tracemalloc.start()
+    sizes = []
+    for round_ in range(4):
+        for number in range(150):
+            of = scenario(plan=PLANS[number % len(PLANS)], cluster=small_cluster(4), job=sim.Job(64 + 16 * (number % 50), 16))
+            simulate_scenario(of, session=session, allow_oom=True)
+        sizes.append(tracemalloc.get_traced_memory()[0])
+        del round_
+    tracemalloc.stop()
+    assert sizes[-1] < 1.05 * sizes[1]
