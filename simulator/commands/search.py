@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 MOST_TOP = 1000
 MOST_TOKENS = 1e18
-MOST_PRICE, MOST_DAYS = 1e6, 1e5
+MOST_PRICE = 1e6
+MOST_DAYS = 1e5
 SPACE_HELP = "Values that each part of a plan may have, as YAML.  [default: as --show-space prints it]"
 OVER_HELP = "A further field and its values, such as plan.overlap.tp=true,false. May be repeated."
 OBJECTIVE_HELP = "step_time, cost, energy, memory or gpus.  [default: step_time; gpus with --days]"
@@ -173,7 +174,9 @@ def _counted(found: Found) -> str:
 
 
 def _first_reason(found: Found) -> str:
-    """Why most plans are infeasible."""
+    """Why most plans are infeasible, or what would help."""
+    if "too slow for the days" in found.counts:
+        return "more GPUs with --gpus, or more --days"
     return next((example for _, example in found.reasons.values()), "more GPUs, or more recomputation or sharding in --space")
 
 
