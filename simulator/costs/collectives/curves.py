@@ -36,7 +36,7 @@ NVLINK_SIGMA, PCIE_SIGMA, ACROSS_SIGMA = 0.18, 0.45, 0.2
 """Relative error of the theory on machines that were not used to fit it: through NVLink, through PCIe, between nodes; half of
 what nine of ten rows stay below (benchmarks/collectives_held_out.py). The error of the rate between nodes comes on top
 (`Across.uncertainty`)."""
-DIRECT_SIGMA, EXCHANGE_ACROSS_SIGMA = 0.28, 0.5
+DIRECT_SIGMA, EXCHANGE_ACROSS_SIGMA = 0.27, 0.5
 """The same of kernels that read their peers' memory, of which every framework has its own, and of exchanges between nodes: of two
 clusters whose all-to-alls are in the table, one reaches what its NICs are sold with and one a quarter of it."""
 LOG_SIGMA_INSIDE, LOG_SIGMA_ACROSS, LOG_SIGMA_EXCHANGE, LOG_SIGMA_DIRECT = 0.055, 0.08, 0.12, 0.2
