@@ -87,7 +87,7 @@ def test_runs_span_generations_sizes_and_parallelisms() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path(TABLE).exists(), reason="the table of published runs is not part of this project")
 def test_a_run_is_its_row_of_the_table() -> None:
-    """The same scenario, measured time and memory, tier and group, however it is written. Steps that we timed have no row there."""
+    """The same scenario, measured time and memory, tier and group, however it is written. Steps that we timed are not there."""
     table = {row["id"]: row for row in read_table(TABLE)}
     for row in ROWS:
         if row["source_key"] == "single-gpu-steps":
