@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -115,12 +115,8 @@ class ResultStore:
 
     def close(self) -> None:
         """Closes the file, and leaves it as one file, without a journal beside it."""
-        try:
+        with closing(self._database), suppress(sqlite3.Error):  # otherwise the next one to open the file reads the journal
             self._database.execute("PRAGMA journal_mode = DELETE")
-        except sqlite3.Error:  # what is committed is in the journal, which the next one to open the file reads
-            pass
-        finally:
-            self._database.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""`trainsim goodput`: how much of the time a long run trains for good."""
+"""`trainsim goodput`: how much of its time a long run makes progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NODE_HELP = "Rate at which a node reads and writes.  [default: 2 GB/s, assumed]"
 INTERVAL_HELP = 'Training between two checkpoints, such as "30 min".  [default: best]'
 
 
-@click.command("goodput", short_help="Say how much of the time a long run trains for good.")
+@click.command("goodput", short_help="Say how much of its time a long run makes progress.")
 @scenario_argument
 @click.option("--mtbf", "mtbf", multiple=True, metavar="[KIND=]TIME", help=MTBF_HELP)
 @click.option("--checkpoint-interval", metavar="TIME|best", help=INTERVAL_HELP)
@@ -51,7 +51,7 @@ INTERVAL_HELP = 'Training between two checkpoints, such as "30 min".  [default: 
 def command(
     scenario: str, settings: tuple[str, ...], trust: bool, mtbf: tuple[str, ...], long: bool, as_json: bool, **options: Any
 ) -> None:
-    """Say how much of the time a long run of SCENARIO trains for good, between failures, checkpoints and restarts.
+    """Say how much of its time a long run of SCENARIO makes progress, between failures, checkpoints and restarts.
 
     For example: trainsim goodput llama3-70b-64xh100 --mtbf "50000 h" --checkpoint-interval "30 min"
 

@@ -1,4 +1,4 @@
-"""Goodput: how much of the time a long run trains for good, between failures, checkpoints, restarts and stragglers.
+"""Goodput: how much of its time a long run makes progress, between failures, checkpoints, restarts and stragglers.
 
 The step is simulated, once as planned and once with a slow GPU; the bytes of a checkpoint come from the account of memory; the
 rest is the renewal model. All bytes of a checkpoint are written once, an equal part by every node, and read alike.
