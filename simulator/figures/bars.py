@@ -111,20 +111,21 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
         f"{s.model.name} on {run.gpus:,} x {s.cluster.gpu.name}, {catalog.called(s.plan.schedule)}: "
         f"{m.step_time_s:.3g} s per step, {m.bubble_fraction:.1%} pipeline bubble, {m.mfu:.1%} MFU"
     )
-    drawn = Counter(int(run.engine_timeline.class_of[rank]) for rank in chosen if 0 <= rank < run.gpus)
-    rows = tuple(_row_of_rank(run, rank, drawn) for rank in chosen)
+    coordinates = [run.coordinate(rank) for rank in chosen]
+    drawn = Counter(run.engine_timeline.class_of[chosen].tolist())
+    rows = tuple(_row_of_rank(run, *of, drawn) for of in zip(chosen, coordinates, strict=True))
     shades = 1 + max(stage.chunk for stage in run.program.stages)
     lasts_s = seconds(seen.until_ns - seen.from_ns)
     return Chart(escape.figure(title), "s", rows, lasts_s, shades, since=seen.window.text)
 
 
-def _row_of_rank(run: Run, rank: int, drawn: Mapping[int, int]) -> Row:
+def _row_of_rank(run: Run, rank: int, coordinate: int, drawn: Mapping[int, int]) -> Row:
     """Slots from the start of their first kernel to the end of their last operation, and communication by axis. Its name says how
     many ranks are alike, without those that are `drawn`, by class.
 
     Where steps overlap in time, the ends of the steps before and after are shown too.
     """
-    timeline, coordinate = run.engine_timeline, run.coordinate(rank)
+    timeline = run.engine_timeline
     labels, times = run.labels[coordinate], timeline.rank_times(rank)
     bars: list[Bar] = []
     first, last = step_spans_ns(labels, times, labels.is_compute | (labels.axis == "tp"))
