@@ -8,7 +8,7 @@ uncontended time of a task is computed from these, or measured, and caps its rat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import ModuleType
 from typing import NamedTuple, TypedDict
 
@@ -88,28 +88,32 @@ class Family:
         self.members, self.gpus, self.policy, self.degraded = members, gpus, policy, degraded
         self.nodes = gpus // cluster.gpus_per_node
         changes = self.nodes[:, 1:] != self.nodes[:, :-1]
-        self.examples, self.layout = _distinct_rows(changes.T, len(members))
+        self.examples, self.layout = _distinct_rows(changes.T if (changes != changes[:1]).any() else (), len(members))
         """An example group of each layout, and the layout of each group."""
         moving = sorted((charge, what) for charge, what in charges.items() if what[0] != BARRIER)
-        self.charges = dict(moving if members.shape[1] > 1 else ())
+        self.charges = dict(moving if gpus.shape[1] > 1 else ())
         self.plans, self.links = ClusterRounds(cluster), UncontendedLinks(cluster)
         self.patterns: dict[tuple[object, ...], int] = {}
         none = np.zeros(0, dtype=np.int64)
         self.entries: list[tuple[Array, Array, Array, Array]] = [(none,) * 4]
         """Footprints: group within the family, pattern, link, weight."""
-        self.widest = max(self.examples.tolist(), key=lambda row: len(set(self.nodes[row].tolist())))
-        """A group of the layout with most nodes, for which algorithms are chosen."""
         self.tried: dict[tuple[str, str], tuple[RoundTimes, ...]] = {}
         done: dict[tuple[str, str], Service] = {}
         self.services: dict[int, Service] = {}
         """Charge -> its service; barriers and groups of one rank have none."""
-        widest, others = self.nodes[self.widest], list(self.nodes[self.examples])
+        others = list(self.nodes[self.examples])
         for charge, (kind, payload_bytes) in self.charges.items():
             uncontended_ns = partial(self._uncontended_ns, kind, payload_bytes)
-            key = kind, policy.chosen(kind, widest, payload_bytes, uncontended_ns, others)
+            key = kind, policy.chosen(kind, self.nodes[self.widest], payload_bytes, uncontended_ns, others)
             if key not in done:
                 done[key] = self._service(*key)
             self.services[charge] = done[key]
+
+    @cached_property
+    def widest(self) -> int:
+        """A group of the layout with most nodes, for which algorithms are chosen."""
+        most: int = max(self.examples.tolist(), key=lambda row: len(np.unique(self.nodes[row])))
+        return most
 
     def _uncontended_ns(self, kind: str, payload_bytes: int, name: str) -> float:
         """Uncontended time of a collective by an algorithm, in the group for which algorithms are chosen."""
@@ -132,7 +136,7 @@ class Family:
             whole = wire_fraction(plan)
             wire.append((whole.numerator, whole.denominator))
             row[rows] = np.arange(len(rows))
-            needs, combined = self._round_times(plan, algorithm, kind, rows)
+            needs, combined = self._routed_groups(plan, algorithm, kind, rows)
             parts.append(needs)
             fraction[rows] = self.degraded.fractions_of_groups(combined.group, combined.link, len(rows))
             if is_new:
@@ -140,6 +144,12 @@ class Family:
                 group = rows[combined.group]
                 self.entries.append((group, np.full(len(group), pattern), combined.link, np.maximum(weight, 1)))
         return Service(name, pattern, np.array(wire, dtype=object), tuple(parts), row, fraction)
+
+    def _routed_groups(
+        self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, rows: Array
+    ) -> tuple[tuple[RoundTimes, ...], Routed]:
+        """The uncontended times of the groups in `rows`, and the routes that are their footprints."""
+        return self._round_times(plan, algorithm, kind, rows)
 
     def _round_times(
         self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, rows: Array
