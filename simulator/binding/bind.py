@@ -28,7 +28,7 @@ from .launches import Host, with_launches
 from .limiting import never_limiting, work_per_ns
 from .parts_taken import Occupancy
 from .perturb import DegradedLinks, Perturbation, by_target, profiles_of
-from .templates import Templates
+from .templates import TRANSFER, Templates
 from .uneven_families import UnevenFamily
 
 
@@ -131,46 +131,73 @@ def _bind(
     of_links = by_target(site.perturbations, "link")
     link_profile, limiting = _links(cluster, of_links, profiles, copies)
     degraded = DegradedLinks(of_links, profiles)
-    families: dict[str, Family] = {}
-    across: dict[str, bool] = {}
-    for name, c in program.communicators.items():
-        ranks, calls = mesh.groups(c.axes, c.pipeline, c.size, c.stride), templates.calls[name]
+    groups = {name: mesh.groups(c.axes, c.pipeline, c.size, c.stride) for name, c in program.communicators.items()}
+    first = offsets(np.array([len(ranks) for ranks in groups.values()]))
+    families: dict[tuple[str, ...], Family] = {}
+    across: list[str] = []
+    for names in _laid_together(program, templates):
+        c, calls = program.communicators[names[0]], templates.calls[names[0]]
+        ranks = np.concatenate([groups[name] for name in names])
         sharers = sum(other.library == c.library for other in program.communicators.values()) if c.library else 1
         occupancy = Occupancy(site.sms, cluster, c, sharers)
-        across[name] = copies is not None and copies.crosses(c)
         if c.axis == OFFLOAD:
-            families[name] = HostFamily(ranks, gpus[ranks], calls, occupancy, degraded)
+            families[names] = HostFamily(ranks, gpus[ranks], calls, occupancy, degraded)
             continue
         on: Placed = {"policy": policy, "degraded": degraded, "occupancy": occupancy, "routes": site.routes}
         if matrices := {charge: templates.matrices[charge] for charge in calls if charge in templates.matrices}:
             users = {c: np.flatnonzero(np.isin(role[ranks], templates.users_of(c)).any(axis=1)) for c in calls}
-            families[name] = UnevenFamily(ranks, gpus[ranks], calls, matrices, users, **on)
-        elif copies and across[name]:
-            families[name] = FamilyAcross(ranks, whole.groups(c.axes, c.pipeline), calls, copies, **on)
+            families[names] = UnevenFamily(ranks, gpus[ranks], calls, matrices, users, **on)
+        elif copies and copies.crosses(c):
+            families[names] = FamilyAcross(ranks, whole.groups(c.axes, c.pipeline), calls, copies, **on)
+            across += names
         else:
-            families[name] = Family(ranks, gpus[ranks], calls, **on)
-    first = offsets(np.array([len(family.members) for family in families.values()]))
+            families[names] = Family(ranks, gpus[ranks], calls, **on)
     patterns = max((service.pattern + 1 for family in families.values() for service in family.services.values()), default=1)
-    kind, tariff = tariff_of([*families.values()], len(templates.charges))
-    footprints, weight = footprints_of([*families.values()], first, patterns, cluster.wiring.links)
+    begins = dict(zip(groups, first.tolist(), strict=False))
+    numbers = [np.concatenate([begins[name] + np.arange(len(groups[name])) for name in names]) for names in families]
+    kind, tariff = tariff_of([*families.values()], numbers, len(templates.charges))
+    footprints, weight = footprints_of([*families.values()], numbers, patterns, cluster.wiring.links)
     if copies:
         footprints, weight = _chosen(footprints, weight, (links := copies.first_links(footprints.idx)) >= 0, links)
-    slots = slots_of(templates.slot_names, families, first, role)
+    slots = slots_of(templates.slot_names, groups, first, role)
     skeleton = Skeleton(
         templates.templates, tariff, tuple(profiles), role, speed, slots, kind, patterns, footprints, weight, link_profile,
         variant=variants_of_ranks(program, mesh),
     )  # fmt: skip
-    labels, groups = templates.labels, tuple(family.gpus for family in families.values())
+    labels, members = templates.labels, _members(families, groups)
     if site.host is not None:
         skeleton, labels = with_launches(skeleton, labels, site.host, every=every_launch)
-        groups = (*groups, gpus[:, None])
+        members = (*members, gpus[:, None])
     fewer, weight = _chosen(skeleton.footprints, skeleton.footprint_weight, limiting[skeleton.footprints.idx])
     algorithms = {
-        (name, charge): service.algorithm for name, family in families.items() for charge, service in family.services.items()
+        (name, charge): service.algorithm
+        for names, family in families.items()
+        for charge, service in family.services.items()
+        for name in names
     }
-    common = np.repeat(np.array([*across.values()], dtype=bool), np.diff(first))
+    common = [number for name in across for number in range(begins[name], begins[name] + len(groups[name]))]
     limiting_only = replace(skeleton, footprints=fewer, footprint_weight=weight)
-    return Bound(limiting_only, skeleton, labels, whole, algorithms, groups, copies, np.flatnonzero(common))
+    return Bound(limiting_only, skeleton, labels, whole, algorithms, members, copies, np.array(common, dtype=np.int64))
+
+
+def _laid_together(program: Program, templates: Templates) -> list[tuple[str, ...]]:
+    """The names of the communicators of each family: one, or all those of the same transfers."""
+    found: dict[object, tuple[str, ...]] = {}
+    for name, c in program.communicators.items():
+        calls = templates.calls[name]
+        transfers = calls and c.size is None and all(kind == TRANSFER for kind, _ in calls.values())
+        key = (c.axis, c.axes, c.library, tuple(sorted(calls))) if transfers else name
+        found[key] = (*found.get(key, ()), name)
+    return [*found.values()]
+
+
+def _members(families: Mapping[tuple[str, ...], Family], groups: Mapping[str, Array]) -> tuple[Array, ...]:
+    """The members' GPUs of every group of each communicator."""
+    of: dict[str, Array] = {}
+    for names, family in families.items():
+        cuts = np.cumsum([len(groups[name]) for name in names])[:-1]
+        of |= zip(names, np.split(family.gpus, cuts), strict=True)
+    return tuple(of[name] for name in groups)
 
 
 def _speeds(gpus: Array, site: Site, profiles: list[Profile]) -> Array:

@@ -234,13 +234,13 @@ def _distinct_rows(columns: Iterable[Array], rows: int) -> tuple[Array, Array]:
     return first, which
 
 
-def tariff_of(families: Sequence[Family], charges: int) -> tuple[Array, Tariff]:
-    """The kind of every group, and the cost of each charge for each kind."""
-    kind_of: list[Array] = []
+def tariff_of(families: Sequence[Family], numbers: Sequence[Array], charges: int) -> tuple[Array, Tariff]:
+    """The kind of every group, and the cost of each charge for each kind. `numbers` are the groups of each family."""
+    kind_of = np.zeros(sum(map(len, numbers)), dtype=np.int64)
     columns: list[dict[int, Costs]] = []
-    for family in families:
+    for family, groups in zip(families, numbers, strict=True):
         first, which = _distinct_rows(family.differences(), len(family.members))
-        kind_of.append(len(columns) + which)
+        kind_of[groups] = len(columns) + which
         columns += [{charge: family.costs_of(charge, group) for charge in family.charges_of(group)} for group in first.tolist()]
     shape = (max(1, len(columns)), max(1, charges))
     tariff = Tariff(*(np.full(shape, NO_CHARGE.get(name, 0), dtype=np.int64) for name in Costs._fields))
@@ -248,28 +248,28 @@ def tariff_of(families: Sequence[Family], charges: int) -> tuple[Array, Tariff]:
         for charge, costs in of.items():
             for name, cost in costs._asdict().items():
                 getattr(tariff, name)[kind, charge] = cost
-    return np.concatenate([np.zeros(0, dtype=np.int64), *kind_of]), tariff
+    return kind_of, tariff
 
 
-def footprints_of(families: Sequence[Family], first: Array, patterns: int, n_links: int) -> tuple[Csr, Array]:
+def footprints_of(families: Sequence[Family], numbers: Sequence[Array], patterns: int, n_links: int) -> tuple[Csr, Array]:
     """Links and weights of every group and pattern; edges of one group that cross the same link add up."""
-    entries = [(np.zeros(0, dtype=np.int64),) * 4]
+    entries: list[tuple[Array, ...]] = [(np.zeros(0, dtype=np.int64),) * 4]
     entries += [
-        (at + group, *rest) for family, at in zip(families, first.tolist(), strict=False) for group, *rest in family.entries
+        (groups[group], *rest) for family, groups in zip(families, numbers, strict=True) for group, *rest in family.entries
     ]
     group, pattern, link, weight = (np.concatenate(column) for column in zip(*entries, strict=True))
     footprint, link, weight = summed(group * patterns + pattern, link, weight, n_links)
-    return Csr.from_pairs(footprint, link, int(first[-1]) * patterns), weight
+    return Csr.from_pairs(footprint, link, sum(map(len, numbers)) * patterns), weight
 
 
-def slots_of(slot_names: Sequence[Sequence[str]], families: Mapping[str, Family], first: Array, role: Array) -> Array:
+def slots_of(slot_names: Sequence[Sequence[str]], groups: Mapping[str, Array], first: Array, role: Array) -> Array:
     """(slot, rank) -> group, or -1. `slot_names` are the communicators of each role's slots, `role` is every rank's."""
     n_slots = max((len(names) for names in slot_names), default=0)
     slots = np.full((max(1, n_slots), len(role)), -1, dtype=np.int64)
-    for (name, family), at in zip(families.items(), first.tolist(), strict=False):
+    for (name, members), at in zip(groups.items(), first.tolist(), strict=False):
         slot_of = np.array([names.index(name) if name in names else -1 for names in slot_names])
-        rank = family.members.ravel()
+        rank = members.ravel()
         slot = slot_of[role[rank]]
-        group = at + np.repeat(np.arange(len(family.members)), family.members.shape[1])
+        group = at + np.repeat(np.arange(len(members)), members.shape[1])
         slots[slot[slot >= 0], rank[slot >= 0]] = group[slot >= 0]
     return slots

@@ -28,6 +28,7 @@ from ...program.program import (
     UPDATE_ON_HOST,
     AnyOp,
     Body,
+    Bucket,
     Collective,
     Communicator,
     Compute,
@@ -36,18 +37,9 @@ from ...program.program import (
     Purpose,
     Step,
     Wait,
-)
-from .data_parallel import (
-    FP32_BYTES,
-    NORM,
-    OPTIMIZER,
-    Bucket,
-    Replicas,
     bucket_of,
-    final_backward,
-    parameters_by_stage,
-    replica_count,
-)  # fmt: skip
+)
+from .data_parallel import FP32_BYTES, NORM, OPTIMIZER, Replicas, final_backward, parameters_by_stage, replica_count
 from .offload_activations import IN, OUT, copied
 from .shards import ShardedState
 
