@@ -196,7 +196,8 @@ class FamilyAcross(Family):
         gpus = self.gpus[rows]
         first = self.copies.is_first(gpus[0])
         near = [replace(r, edges=_with_end_in(r.edges, first)) for r in plan]
-        routed = {r.edges.key: self.links.routed(r.edges, gpus) for r in near}
+        nothing = Routed(*(np.zeros(0, dtype=np.int64),) * 2, *(np.zeros(0),) * 3)
+        routed = {r.edges.key: self.links.routed(r.edges, gpus) if len(r.edges.source) else nothing for r in near}
         return tuple(RoundTimes(*(column[alike] for column in part)) for part in times), self.links.combined(near, routed)
 
 
