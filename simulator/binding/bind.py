@@ -118,7 +118,7 @@ def bind_first(
 def _bind(
     program: Program, whole: Mesh, site: Site, gpus: Array, copies: Copies | None = None, *, every_launch: bool = False
 ) -> Bound:
-    cluster, policy, mesh = site.cluster, site.policy, copies.mesh if copies else whole
+    cluster, mesh = site.cluster, copies.mesh if copies else whole
     for p in site.perturbations:
         if p.rank is not None and not 0 <= p.rank < cluster.gpus:
             raise UserError(f"perturb: no rank {p.rank} among {cluster.gpus}", hint=f"ranks are 0 to {cluster.gpus - 1}")
@@ -133,25 +133,7 @@ def _bind(
     degraded = DegradedLinks(of_links, profiles)
     groups = {name: mesh.groups(c.axes, c.pipeline, c.size, c.stride) for name, c in program.communicators.items()}
     first = offsets(np.array([len(ranks) for ranks in groups.values()]))
-    families: dict[tuple[str, ...], Family] = {}
-    across: list[str] = []
-    for names in _laid_together(program, templates):
-        c, calls = program.communicators[names[0]], templates.calls[names[0]]
-        ranks = np.concatenate([groups[name] for name in names])
-        sharers = sum(other.library == c.library for other in program.communicators.values()) if c.library else 1
-        occupancy = Occupancy(site.sms, cluster, c, sharers)
-        if c.axis == OFFLOAD:
-            families[names] = HostFamily(ranks, gpus[ranks], calls, occupancy, degraded)
-            continue
-        on: Placed = {"policy": policy, "degraded": degraded, "occupancy": occupancy, "routes": site.routes}
-        if matrices := {charge: templates.matrices[charge] for charge in calls if charge in templates.matrices}:
-            users = {c: np.flatnonzero(np.isin(role[ranks], templates.users_of(c)).any(axis=1)) for c in calls}
-            families[names] = UnevenFamily(ranks, gpus[ranks], calls, matrices, users, **on)
-        elif copies and copies.crosses(c):
-            families[names] = FamilyAcross(ranks, whole.groups(c.axes, c.pipeline), calls, copies, **on)
-            across += names
-        else:
-            families[names] = Family(ranks, gpus[ranks], calls, **on)
+    families = _families(program, templates, site, groups, role, gpus, degraded, copies)
     patterns = max((service.pattern + 1 for family in families.values() for service in family.services.values()), default=1)
     begins = dict(zip(groups, first.tolist(), strict=False))
     numbers = [np.concatenate([begins[name] + np.arange(len(groups[name])) for name in names]) for names in families]
@@ -175,9 +157,35 @@ def _bind(
         for charge, service in family.services.items()
         for name in names
     }
-    common = [number for name in across for number in range(begins[name], begins[name] + len(groups[name]))]
+    across = [numbers[at] for at, family in enumerate(families.values()) if isinstance(family, FamilyAcross)]
+    common = np.concatenate([np.zeros(0, dtype=np.int64), *across])
     limiting_only = replace(skeleton, footprints=fewer, footprint_weight=weight)
-    return Bound(limiting_only, skeleton, labels, whole, algorithms, members, copies, np.array(common, dtype=np.int64))
+    return Bound(limiting_only, skeleton, labels, whole, algorithms, members, copies, common)
+
+
+def _families(
+    program: Program, templates: Templates, site: Site, groups: Mapping[str, Array], role: Array, gpus: Array,
+    degraded: DegradedLinks, copies: Copies | None,
+) -> dict[tuple[str, ...], Family]:  # fmt: skip
+    """The groups of all communicators, laid out, by the names of those that are laid out together."""
+    families: dict[tuple[str, ...], Family] = {}
+    for names in _laid_together(program, templates):
+        c, calls = program.communicators[names[0]], templates.calls[names[0]]
+        ranks = np.concatenate([groups[name] for name in names])
+        sharers = sum(other.library == c.library for other in program.communicators.values()) if c.library else 1
+        occupancy = Occupancy(site.sms, site.cluster, c, sharers)
+        if c.axis == OFFLOAD:
+            families[names] = HostFamily(ranks, gpus[ranks], calls, occupancy, degraded)
+            continue
+        on: Placed = {"policy": site.policy, "degraded": degraded, "occupancy": occupancy, "routes": site.routes}
+        if matrices := {charge: templates.matrices[charge] for charge in calls if charge in templates.matrices}:
+            users = {c: np.flatnonzero(np.isin(role[ranks], templates.users_of(c)).any(axis=1)) for c in calls}
+            families[names] = UnevenFamily(ranks, gpus[ranks], calls, matrices, users, **on)
+        elif copies and copies.crosses(c):
+            families[names] = FamilyAcross(ranks, copies.whole.groups(c.axes, c.pipeline), calls, copies, **on)
+        else:
+            families[names] = Family(ranks, gpus[ranks], calls, **on)
+    return families
 
 
 def _laid_together(program: Program, templates: Templates) -> list[tuple[str, ...]]:

@@ -112,7 +112,7 @@ class Family:
     @cached_property
     def widest(self) -> int:
         """A group of the layout with most nodes, for which algorithms are chosen."""
-        most: int = max(self.examples.tolist(), key=lambda row: len(np.unique(self.nodes[row])))
+        most: int = max(self.examples.tolist(), key=lambda row: len({*self.nodes[row].tolist()}))
         return most
 
     def _uncontended_ns(self, kind: str, payload_bytes: int, name: str) -> float:

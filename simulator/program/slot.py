@@ -190,10 +190,8 @@ class Layout:
         """The layout with a single microbatch per direction, which has every slot of any microbatch of the direction."""
         directions, splits = len(self.placements), self.shape.splits
         number = [m * directions // self.shape.microbatches * splits + m % splits for m in range(self.shape.microbatches)]
-        orders = tuple(
-            tuple(dict.fromkeys(slot._replace(microbatch=number[slot.microbatch]) for slot in _flat(order)))
-            for order in self.orders
-        )
+        kept = (dict.fromkeys((kind, stage, number[m]) for kind, stage, m in _flat(order)) for order in self.orders)
+        orders = tuple(tuple(Slot(*slot) for slot in slots) for slots in kept)
         return Layout(replace(self.shape, microbatches=directions * splits), self.placements, orders, shares=self.shares)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ from simulator.config.step_constants import model_error
 from simulator.costs.kernels.estimator import Estimator
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
-from simulator.simulation import simulate
+from simulator.simulation import result, simulate
 from simulator.simulation.op_costs import STANDARD_ERRORS, OpCost, provenance_lines, spans, step_interval_s
 from simulator.simulation.op_costs import collective_provenance as of_collectives
 from simulator.simulation.op_costs import kernel_provenance as of_kernels
@@ -258,17 +259,21 @@ def test_kernels_that_are_slower_move_the_step_as_the_band_says(batch: int) -> N
 
 def test_whatever_is_asked_of_a_run_it_is_bound_once_and_each_kernel_is_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     bound, priced = Counter[str](), Counter[Kernel]()
-    binds, estimates = simulate.bind, Estimator.estimate
+    estimates = Estimator.estimate
 
-    def bind(program: Any, *args: Any, **options: Any) -> Any:
-        bound["programs"] += 1
-        return binds(program, *args, **options)
+    def counted(binds: Callable[..., Any]) -> Callable[..., Any]:
+        def bind(*args: Any, **options: Any) -> Any:
+            bound["programs"] += 1
+            return binds(*args, **options)
+
+        return bind
 
     def estimate(self: Estimator, kernel: Kernel) -> Any:
         priced[kernel] += 1
         return estimates(self, kernel)
 
-    monkeypatch.setattr(simulate, "bind", bind)
+    monkeypatch.setattr(simulate, "bind_first", counted(simulate.bind_first))
+    monkeypatch.setattr(result, "bind", counted(result.bind))
     monkeypatch.setattr(Estimator, "estimate", estimate)
     run = scenario(plan=sim.Plan(tp=2, pp=2, dp=2)).simulate()
     assert run.as_dict()

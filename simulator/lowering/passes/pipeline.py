@@ -39,6 +39,8 @@ class _SentValue:
     source: int
     target: int
     producer: Step
+    at: int
+    """The place of the producing step among those of its rank."""
 
     @property
     def edge(self) -> str:
@@ -62,12 +64,12 @@ def pipeline(program: Program, payload_bytes: int) -> Program:
 
 
 def _sent_values(program: Program, rank: int) -> Iterator[_SentValue]:
-    for step in program.orders[rank]:
+    for at, step in enumerate(program.orders[rank]):
         for _, key in step.outputs:
             if key[0] in (ACTIVATION, GRADIENT) and 0 <= int(key[1]) < len(program.stages):
                 target = program.stages[int(key[1])].rank
                 if target != rank:
-                    yield _SentValue(key, rank, target, step)
+                    yield _SentValue(key, rank, target, step, at)
 
 
 def _end_name(edge: str, sends: bool) -> str:
@@ -75,7 +77,8 @@ def _end_name(edge: str, sends: bool) -> str:
 
 
 def _send(p: _SentValue) -> Step:
-    return p.producer._replace(body=_end_name(p.edge, True), phase=SEND, after=(p.key,), outputs=(), waits=(), pair=-1)
+    _, _, stage, microbatch, _, _, iteration, *_ = p.producer
+    return Step(_end_name(p.edge, True), SEND, stage, microbatch, (p.key,), iteration=iteration)
 
 
 def _receive(p: _SentValue) -> Step:
@@ -85,14 +88,15 @@ def _receive(p: _SentValue) -> Step:
 
 def _with_transfers(program: Program, sent_values: Sequence[Sequence[_SentValue]]) -> tuple[tuple[Step, ...], ...]:
     """The steps of each rank with receives first, in each sender's order, and each send right after the producing step."""
-    orders = []
-    for rank, steps in enumerate(program.orders):
-        posted = [_receive(p) for ps in sent_values for p in ps if p.target == rank]
-        sends: dict[Step, list[Step]] = {}
-        for p in sent_values[rank]:
-            sends.setdefault(p.producer, []).append(_send(p))
-        orders.append((*posted, *(s for step in steps for s in (step, *sends.get(step, ())))))
-    return tuple(orders)
+    posted: list[list[Step]] = [[] for _ in program.orders]
+    sends: list[dict[int, list[Step]]] = [{} for _ in program.orders]
+    for p in (p for values in sent_values for p in values):
+        posted[p.target].append(_receive(p))
+        sends[p.source].setdefault(p.at, []).append(_send(p))
+    return tuple(
+        (*posted[rank], *(s for at, step in enumerate(steps) for s in (step, *sends[rank].get(at, ()))))
+        for rank, steps in enumerate(program.orders)
+    )
 
 
 def blocking(program: Program, layout: Layout) -> Program:
