@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -133,7 +134,7 @@ def _bind(
     degraded = DegradedLinks(of_links, profiles)
     groups = {name: mesh.groups(c.axes, c.pipeline, c.size, c.stride) for name, c in program.communicators.items()}
     first = offsets(np.array([len(ranks) for ranks in groups.values()]))
-    families = _families(program, templates, site, groups, role, gpus, degraded, copies)
+    families = _families(program, templates, site, _Ranks(groups, role, gpus, copies), degraded)
     patterns = max((service.pattern + 1 for family in families.values() for service in family.services.values()), default=1)
     begins = dict(zip(groups, first.tolist(), strict=False))
     numbers = [np.concatenate([begins[name] + np.arange(len(groups[name])) for name in names]) for names in families]
@@ -163,11 +164,21 @@ def _bind(
     return Bound(limiting_only, skeleton, labels, whole, algorithms, members, copies, common)
 
 
+class _Ranks(NamedTuple):
+    """The ranks that are bound."""
+
+    groups: Mapping[str, Array]
+    """Communicator -> the members of each group."""
+    role: Array
+    gpus: Array
+    copies: Copies | None
+
+
 def _families(
-    program: Program, templates: Templates, site: Site, groups: Mapping[str, Array], role: Array, gpus: Array,
-    degraded: DegradedLinks, copies: Copies | None,
-) -> dict[tuple[str, ...], Family]:  # fmt: skip
+    program: Program, templates: Templates, site: Site, ranks_of: _Ranks, degraded: DegradedLinks
+) -> dict[tuple[str, ...], Family]:
     """The groups of all communicators, laid out, by the names of those that are laid out together."""
+    groups, role, gpus, copies = ranks_of
     families: dict[tuple[str, ...], Family] = {}
     for names in _laid_together(program, templates):
         c, calls = program.communicators[names[0]], templates.calls[names[0]]
