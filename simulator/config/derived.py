@@ -40,6 +40,8 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
     usual, gradients = framework.plan, framework.gradients_of(scenario.job)
     if plan.sharding is None:
         plan = replace(plan, sharding=usual.sharding if replicas(scenario) > 1 else "none")
+    if plan.full_sharding.gathers and framework.gathered_gradients:
+        gradients = framework.gathered_gradients
     if plan.recompute is None:
         every = usual.recompute_every
         plan = replace(plan, recompute=usual.recompute if every == 1 else Recompute(usual.recompute, every=every))
