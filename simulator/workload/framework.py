@@ -132,6 +132,10 @@ class UsualPlan(Declared):
     sharding: Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp"], "state that data-parallel ranks divide"] = "none"
     recompute: Annotated[Literal["none", "selective", "per-op", "full"], "activations that the backward pass recomputes"] = "none"
     recompute_every: Annotated[int, Limits(ge=1, le=2**10), "every so many-th layer of a stage recomputes"] = 1
+    selective: Annotated[
+        tuple[Name, ...],
+        "operators that recompute: selective repeats instead of attention, such as [mlp_norm]; a model may lack some",
+    ] = ()
     early_stop: Annotated[bool, "whether recomputation of whole layers ends at the last tensor that is needed"] = False
 
     def contradictions(self) -> Iterator[Contradiction]:

@@ -252,6 +252,7 @@ CASES: dict[str, Case] = {
     "framework.plan.sharding": Case("zero1"),
     "framework.plan.recompute": Case("full"),
     "framework.plan.recompute_every": Case(2, {"framework.plan": {"recompute": "full"}}),
+    "framework.plan.selective": Case(["mlp_norm"], {"plan.recompute": "selective"}),
     "framework.plan.early_stop": Case(True, {"framework.plan": {"recompute": "full"}}),
     "framework.overlap.parameter_gather": Case(False, {"plan.sharding": "zero1"}),
     "framework.memory.context": Case("2 GiB"),

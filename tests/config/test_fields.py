@@ -217,6 +217,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "sharding": (software(), "zero1"),
         "recompute": (software(), "full"),
         "recompute_every": (software(plan=UsualPlan(recompute="full")), 2),
+        "selective": (software(plan=UsualPlan(recompute="selective")), ("mlp_norm",)),
         "early_stop": (software(plan=UsualPlan(recompute="full")), True),
     },
     MemoryOverhead: {
