@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
+from ..engine.fold import Folded, folded
 from ..engine.merge import merged
 from ..engine.skeleton import Skeleton
-from ..engine.task import FULL_SPEED, RATE_BITS, Array, Csr, Profile, offsets
+from ..engine.task import FULL_SPEED, Array, Csr, Profile, offsets
 from ..errors import InvariantBroken, UserError
 from ..hardware.cluster import Cluster
-from ..hardware.wiring import Wiring
 from ..kept import Kept
 from ..kernels import KernelCost
 from ..plan.mesh import Mesh
 from ..program.labels import Labels
 from ..program.program import OFFLOAD, Program, Role
-from ..units import NS_PER_S
 from ..workload.framework import CommunicationSms
 from .collective_policy import CollectivePolicy
 from .communicators import Family, Placed, footprints_of, slots_of, tariff_of
+from .copies import Copies, Different, FamilyAcross, copies_of
 from .host_copies import HostFamily
 from .launches import Host, with_launches
+from .limiting import never_limiting, work_per_ns
 from .parts_taken import Occupancy
 from .perturb import DegradedLinks, Perturbation, by_target, profiles_of
-from .templates import Templates
+from .templates import TRANSFER, Templates
 from .uneven_families import UnevenFamily
 
 
@@ -45,6 +46,10 @@ class Bound:
     """(communicator, charge) -> the algorithm that serves it."""
     families: tuple[Array, ...]
     """The members' GPUs of every group, family by family, in the order of the skeleton's communicators."""
+    copies: Copies | None = None
+    """Where only the first block of replicas is bound, that of which all others are copies."""
+    across: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """The communicators with members in every block."""
 
     @cached_property
     def merged(self) -> Skeleton:
@@ -52,6 +57,11 @@ class Bound:
         if not any(template.solo_ns.ndim > 1 for template in self.skeleton.templates):
             return self.skeleton
         return merged(self.skeleton, [labels.kept_apart for labels in self.labels])
+
+    def folded(self, within: Callable[[int], None] = lambda tasks: None) -> Folded:
+        """One rank of each class of all ranks; `within` may raise for too many tasks."""
+        of_bound = folded(self.merged, within)
+        return self.copies.all_ranks(of_bound, self.merged, self.across) if self.copies else of_bound
 
     def gpus_of(self, communicator: int) -> Array:
         """The GPUs of a communicator's members, in the order of the group."""
@@ -84,54 +94,135 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
 
     With `every_launch` no launch is left out, whether anything can ever wait for it or not.
     """
-    cluster, policy = site.cluster, site.policy
+    return _bind(program, mesh, site, np.arange(mesh.ranks) if gpus is None else gpus, every_launch=every_launch)
+
+
+def bind_first(
+    program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None, within: Callable[[int], None] = lambda gpus: None
+) -> Bound:
+    """As `bind`, with the ranks of the first block of replicas only, where all blocks are copies of each other.
+
+    `within` may raise for a number of GPUs to be laid out.
+    """
+    copies = None if gpus is not None or site.perturbations else copies_of(program, mesh, site.cluster)
+    if copies:
+        within(len(copies.ranks))
+        try:
+            return _bind(program, mesh, site, copies.ranks, copies)
+        except Different:
+            pass
+    within(mesh.ranks)
+    return bind(program, mesh, site, gpus=gpus)
+
+
+def _bind(
+    program: Program, whole: Mesh, site: Site, gpus: Array, copies: Copies | None = None, *, every_launch: bool = False
+) -> Bound:
+    cluster, policy, mesh = site.cluster, site.policy, copies.mesh if copies else whole
     for p in site.perturbations:
         if p.rank is not None and not 0 <= p.rank < cluster.gpus:
             raise UserError(f"perturb: no rank {p.rank} among {cluster.gpus}", hint=f"ranks are 0 to {cluster.gpus - 1}")
     role = roles_of_ranks(program.roles, mesh)
-    gpus = np.arange(len(role)) if gpus is None else gpus
     templates = Templates(program, site.cost, shares=site.sms is not None)
+    if copies and templates.matrices:
+        raise Different("an uneven exchange is bound rank by rank")
     profiles: list[Profile] = []
-    speed = profiles_of(np.full(cluster.gpus, FULL_SPEED), by_target(site.perturbations, "rank"), profiles)[gpus]
-    capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
+    speed = _speeds(gpus, site, profiles)
     of_links = by_target(site.perturbations, "link")
-    link_profile = profiles_of(capacity, of_links, profiles)
+    link_profile, limiting = _links(cluster, of_links, profiles, copies)
     degraded = DegradedLinks(of_links, profiles)
-    families: dict[str, Family] = {}
-    for name, c in program.communicators.items():
-        ranks, calls = mesh.groups(c.axes, c.pipeline, c.size, c.stride), templates.calls[name]
+    groups = {name: mesh.groups(c.axes, c.pipeline, c.size, c.stride) for name, c in program.communicators.items()}
+    first = offsets(np.array([len(ranks) for ranks in groups.values()]))
+    families: dict[tuple[str, ...], Family] = {}
+    across: list[str] = []
+    for names in _laid_together(program, templates):
+        c, calls = program.communicators[names[0]], templates.calls[names[0]]
+        ranks = np.concatenate([groups[name] for name in names])
         sharers = sum(other.library == c.library for other in program.communicators.values()) if c.library else 1
         occupancy = Occupancy(site.sms, cluster, c, sharers)
         if c.axis == OFFLOAD:
-            families[name] = HostFamily(ranks, gpus[ranks], calls, occupancy, degraded)
+            families[names] = HostFamily(ranks, gpus[ranks], calls, occupancy, degraded)
             continue
         on: Placed = {"policy": policy, "degraded": degraded, "occupancy": occupancy, "routes": site.routes}
         if matrices := {charge: templates.matrices[charge] for charge in calls if charge in templates.matrices}:
             users = {c: np.flatnonzero(np.isin(role[ranks], templates.users_of(c)).any(axis=1)) for c in calls}
-            families[name] = UnevenFamily(ranks, gpus[ranks], calls, matrices, users, **on)
+            families[names] = UnevenFamily(ranks, gpus[ranks], calls, matrices, users, **on)
+        elif copies and copies.crosses(c):
+            families[names] = FamilyAcross(ranks, whole.groups(c.axes, c.pipeline), calls, copies, **on)
+            across += names
         else:
-            families[name] = Family(ranks, gpus[ranks], calls, **on)
-    first = offsets(np.array([len(family.members) for family in families.values()]))
+            families[names] = Family(ranks, gpus[ranks], calls, **on)
     patterns = max((service.pattern + 1 for family in families.values() for service in family.services.values()), default=1)
-    kind, tariff = tariff_of([*families.values()], len(templates.charges))
-    footprints, weight = footprints_of([*families.values()], first, patterns, cluster.wiring.links)
-    slots = slots_of(templates.slot_names, families, first, role)
+    begins = dict(zip(groups, first.tolist(), strict=False))
+    numbers = [np.concatenate([begins[name] + np.arange(len(groups[name])) for name in names]) for names in families]
+    kind, tariff = tariff_of([*families.values()], numbers, len(templates.charges))
+    footprints, weight = footprints_of([*families.values()], numbers, patterns, cluster.wiring.links)
+    if copies:
+        footprints, weight = _chosen(footprints, weight, (links := copies.first_links(footprints.idx)) >= 0, links)
+    slots = slots_of(templates.slot_names, groups, first, role)
     skeleton = Skeleton(
         templates.templates, tariff, tuple(profiles), role, speed, slots, kind, patterns, footprints, weight, link_profile,
         variant=variants_of_ranks(program, mesh),
     )  # fmt: skip
-    labels, groups = templates.labels, tuple(family.gpus for family in families.values())
+    labels, members = templates.labels, _members(families, groups)
     if site.host is not None:
         skeleton, labels = with_launches(skeleton, labels, site.host, every=every_launch)
-        groups = (*groups, gpus[:, None])
-    footprints = skeleton.footprints
-    kept = np.flatnonzero(~never_limiting(cluster.wiring, link_profile, profiles)[footprints.idx])
-    fewer = Csr.from_pairs(footprints.row_of[kept], footprints.idx[kept], len(footprints))
-    limiting_only = replace(skeleton, footprints=fewer, footprint_weight=skeleton.footprint_weight[kept])
+        members = (*members, gpus[:, None])
+    fewer, weight = _chosen(skeleton.footprints, skeleton.footprint_weight, limiting[skeleton.footprints.idx])
     algorithms = {
-        (name, charge): service.algorithm for name, family in families.items() for charge, service in family.services.items()
+        (name, charge): service.algorithm
+        for names, family in families.items()
+        for charge, service in family.services.items()
+        for name in names
     }
-    return Bound(limiting_only, skeleton, labels, mesh, algorithms, groups)
+    common = [number for name in across for number in range(begins[name], begins[name] + len(groups[name]))]
+    limiting_only = replace(skeleton, footprints=fewer, footprint_weight=weight)
+    return Bound(limiting_only, skeleton, labels, whole, algorithms, members, copies, np.array(common, dtype=np.int64))
+
+
+def _laid_together(program: Program, templates: Templates) -> list[tuple[str, ...]]:
+    """The names of the communicators of each family: one, or all those of the same transfers."""
+    found: dict[object, tuple[str, ...]] = {}
+    for name, c in program.communicators.items():
+        calls = templates.calls[name]
+        transfers = calls and c.size is None and all(kind == TRANSFER for kind, _ in calls.values())
+        key = (c.axis, c.axes, c.library, tuple(sorted(calls))) if transfers else name
+        found[key] = (*found.get(key, ()), name)
+    return [*found.values()]
+
+
+def _members(families: Mapping[tuple[str, ...], Family], groups: Mapping[str, Array]) -> tuple[Array, ...]:
+    """The members' GPUs of every group of each communicator."""
+    of: dict[str, Array] = {}
+    for names, family in families.items():
+        cuts = np.cumsum([len(groups[name]) for name in names])[:-1]
+        of |= zip(names, np.split(family.gpus, cuts), strict=True)
+    return tuple(of[name] for name in groups)
+
+
+def _speeds(gpus: Array, site: Site, profiles: list[Profile]) -> Array:
+    """The profile of the speed of every rank; new profiles are appended to `profiles`."""
+    if not site.perturbations:
+        return profiles_of(np.full(len(gpus), FULL_SPEED), {}, profiles)
+    return profiles_of(np.full(site.cluster.gpus, FULL_SPEED), by_target(site.perturbations, "rank"), profiles)[gpus]
+
+
+def _links(
+    cluster: Cluster, changes: Mapping[int, Sequence[Perturbation]], profiles: list[Profile], copies: Copies | None
+) -> tuple[Array, Array]:
+    """The profile of the capacity of every link, and whether it can limit flows; new profiles are appended to `profiles`."""
+    if copies:
+        capacity, limiting = copies.limiting()
+        nodes = len(copies.nodes)
+        return profiles_of(np.tile(capacity, nodes), {}, profiles), np.tile(limiting, nodes)
+    link_profile = profiles_of(work_per_ns(cluster.wiring.capacity_bytes_per_s), changes, profiles)
+    return link_profile, ~never_limiting(cluster.wiring, link_profile, profiles)
+
+
+def _chosen(footprints: Csr, weight: Array, chosen: Array, links: Array | None = None) -> tuple[Csr, Array]:
+    """The footprints with the chosen links only, whose numbers may be others, and their weights."""
+    at = np.flatnonzero(chosen)
+    return Csr.from_pairs(footprints.row_of[at], (footprints.idx if links is None else links)[at], len(footprints)), weight[at]
 
 
 def roles_of_ranks(roles: Sequence[Role], mesh: Mesh) -> Array:
@@ -155,21 +246,3 @@ def variants_of_ranks(program: Program, mesh: Mesh) -> Array:
     for number, coordinates in enumerate(program.variants):
         variant[np.isin(place, coordinates)] = number
     return variant
-
-
-def never_limiting(wiring: Wiring, link_profile: Array, profiles: Sequence[Profile]) -> Array:
-    """For each link, whether it can never limit a flow.
-
-    That is so if all its flows also cross one of its covering links, and these together carry at most its lowest capacity.
-
-    Dropping such a link changes rates by rounding only, and lets more ranks fold. Measured times are scaled for degraded links
-    before this, on whole routes.
-    """
-    least = np.array([min(p.value) for p in profiles], dtype=np.int64)[link_profile]
-    most = np.array([max(p.value) for p in profiles], dtype=np.int64)[link_profile]
-    link, covering = wiring.covered.T
-    total = np.bincount(link, weights=most[covering].astype(float), minlength=wiring.links)
-    covered = np.zeros(wiring.links, dtype=bool)
-    covered[link] = True
-    never: Array = covered & (total <= least)
-    return never

@@ -8,7 +8,7 @@ uncontended time of a task is computed from these, or measured, and caps its rat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import ModuleType
 from typing import NamedTuple, TypedDict
 
@@ -88,28 +88,32 @@ class Family:
         self.members, self.gpus, self.policy, self.degraded = members, gpus, policy, degraded
         self.nodes = gpus // cluster.gpus_per_node
         changes = self.nodes[:, 1:] != self.nodes[:, :-1]
-        self.examples, self.layout = _distinct_rows(changes.T, len(members))
+        self.examples, self.layout = _distinct_rows(changes.T if (changes != changes[:1]).any() else (), len(members))
         """An example group of each layout, and the layout of each group."""
         moving = sorted((charge, what) for charge, what in charges.items() if what[0] != BARRIER)
-        self.charges = dict(moving if members.shape[1] > 1 else ())
+        self.charges = dict(moving if gpus.shape[1] > 1 else ())
         self.plans, self.links = ClusterRounds(cluster), UncontendedLinks(cluster)
         self.patterns: dict[tuple[object, ...], int] = {}
         none = np.zeros(0, dtype=np.int64)
         self.entries: list[tuple[Array, Array, Array, Array]] = [(none,) * 4]
         """Footprints: group within the family, pattern, link, weight."""
-        self.widest = max(self.examples.tolist(), key=lambda row: len(set(self.nodes[row].tolist())))
-        """A group of the layout with most nodes, for which algorithms are chosen."""
         self.tried: dict[tuple[str, str], tuple[RoundTimes, ...]] = {}
         done: dict[tuple[str, str], Service] = {}
         self.services: dict[int, Service] = {}
         """Charge -> its service; barriers and groups of one rank have none."""
-        widest, others = self.nodes[self.widest], list(self.nodes[self.examples])
+        others = list(self.nodes[self.examples])
         for charge, (kind, payload_bytes) in self.charges.items():
             uncontended_ns = partial(self._uncontended_ns, kind, payload_bytes)
-            key = kind, policy.chosen(kind, widest, payload_bytes, uncontended_ns, others)
+            key = kind, policy.chosen(kind, self.nodes[self.widest], payload_bytes, uncontended_ns, others)
             if key not in done:
                 done[key] = self._service(*key)
             self.services[charge] = done[key]
+
+    @cached_property
+    def widest(self) -> int:
+        """A group of the layout with most nodes, for which algorithms are chosen."""
+        most: int = max(self.examples.tolist(), key=lambda row: len(np.unique(self.nodes[row])))
+        return most
 
     def _uncontended_ns(self, kind: str, payload_bytes: int, name: str) -> float:
         """Uncontended time of a collective by an algorithm, in the group for which algorithms are chosen."""
@@ -132,7 +136,7 @@ class Family:
             whole = wire_fraction(plan)
             wire.append((whole.numerator, whole.denominator))
             row[rows] = np.arange(len(rows))
-            needs, combined = self._round_times(plan, algorithm, kind, rows)
+            needs, combined = self._routed_groups(plan, algorithm, kind, rows)
             parts.append(needs)
             fraction[rows] = self.degraded.fractions_of_groups(combined.group, combined.link, len(rows))
             if is_new:
@@ -140,6 +144,12 @@ class Family:
                 group = rows[combined.group]
                 self.entries.append((group, np.full(len(group), pattern), combined.link, np.maximum(weight, 1)))
         return Service(name, pattern, np.array(wire, dtype=object), tuple(parts), row, fraction)
+
+    def _routed_groups(
+        self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, rows: Array
+    ) -> tuple[tuple[RoundTimes, ...], Routed]:
+        """The uncontended times of the groups in `rows`, and the routes that are their footprints."""
+        return self._round_times(plan, algorithm, kind, rows)
 
     def _round_times(
         self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, rows: Array
@@ -224,13 +234,13 @@ def _distinct_rows(columns: Iterable[Array], rows: int) -> tuple[Array, Array]:
     return first, which
 
 
-def tariff_of(families: Sequence[Family], charges: int) -> tuple[Array, Tariff]:
-    """The kind of every group, and the cost of each charge for each kind."""
-    kind_of: list[Array] = []
+def tariff_of(families: Sequence[Family], numbers: Sequence[Array], charges: int) -> tuple[Array, Tariff]:
+    """The kind of every group, and the cost of each charge for each kind. `numbers` are the groups of each family."""
+    kind_of = np.zeros(sum(map(len, numbers)), dtype=np.int64)
     columns: list[dict[int, Costs]] = []
-    for family in families:
+    for family, groups in zip(families, numbers, strict=True):
         first, which = _distinct_rows(family.differences(), len(family.members))
-        kind_of.append(len(columns) + which)
+        kind_of[groups] = len(columns) + which
         columns += [{charge: family.costs_of(charge, group) for charge in family.charges_of(group)} for group in first.tolist()]
     shape = (max(1, len(columns)), max(1, charges))
     tariff = Tariff(*(np.full(shape, NO_CHARGE.get(name, 0), dtype=np.int64) for name in Costs._fields))
@@ -238,28 +248,28 @@ def tariff_of(families: Sequence[Family], charges: int) -> tuple[Array, Tariff]:
         for charge, costs in of.items():
             for name, cost in costs._asdict().items():
                 getattr(tariff, name)[kind, charge] = cost
-    return np.concatenate([np.zeros(0, dtype=np.int64), *kind_of]), tariff
+    return kind_of, tariff
 
 
-def footprints_of(families: Sequence[Family], first: Array, patterns: int, n_links: int) -> tuple[Csr, Array]:
+def footprints_of(families: Sequence[Family], numbers: Sequence[Array], patterns: int, n_links: int) -> tuple[Csr, Array]:
     """Links and weights of every group and pattern; edges of one group that cross the same link add up."""
-    entries = [(np.zeros(0, dtype=np.int64),) * 4]
+    entries: list[tuple[Array, ...]] = [(np.zeros(0, dtype=np.int64),) * 4]
     entries += [
-        (at + group, *rest) for family, at in zip(families, first.tolist(), strict=False) for group, *rest in family.entries
+        (groups[group], *rest) for family, groups in zip(families, numbers, strict=True) for group, *rest in family.entries
     ]
     group, pattern, link, weight = (np.concatenate(column) for column in zip(*entries, strict=True))
     footprint, link, weight = summed(group * patterns + pattern, link, weight, n_links)
-    return Csr.from_pairs(footprint, link, int(first[-1]) * patterns), weight
+    return Csr.from_pairs(footprint, link, sum(map(len, numbers)) * patterns), weight
 
 
-def slots_of(slot_names: Sequence[Sequence[str]], families: Mapping[str, Family], first: Array, role: Array) -> Array:
+def slots_of(slot_names: Sequence[Sequence[str]], groups: Mapping[str, Array], first: Array, role: Array) -> Array:
     """(slot, rank) -> group, or -1. `slot_names` are the communicators of each role's slots, `role` is every rank's."""
     n_slots = max((len(names) for names in slot_names), default=0)
     slots = np.full((max(1, n_slots), len(role)), -1, dtype=np.int64)
-    for (name, family), at in zip(families.items(), first.tolist(), strict=False):
+    for (name, members), at in zip(groups.items(), first.tolist(), strict=False):
         slot_of = np.array([names.index(name) if name in names else -1 for names in slot_names])
-        rank = family.members.ravel()
+        rank = members.ravel()
         slot = slot_of[role[rank]]
-        group = at + np.repeat(np.arange(len(family.members)), family.members.shape[1])
+        group = at + np.repeat(np.arange(len(members)), members.shape[1])
         slots[slot[slot >= 0], rank[slot >= 0]] = group[slot >= 0]
     return slots

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -94,7 +95,8 @@ def with_launches(
         return skeleton, tuple(labels)
     slot, charge = len(skeleton.slots), skeleton.tariff.work.shape[1] + which
     charges_of = np.split(charge, np.cumsum([len(rows) for rows in chosen])[:-1])
-    written = [_with_launch_rows(*of, slot) for of in zip(roles, chosen, waiting, charges_of, strict=True)]
+    columns: dict[Any, Any] = {}
+    written = [_with_launch_rows(*of, slot, columns) for of in zip(roles, chosen, waiting, charges_of, strict=True)]
     return _with_hosts(skeleton, tuple(t for t, _ in written), charges), tuple(names for _, names in written)
 
 
@@ -183,7 +185,9 @@ def _launch_durations_ns(role: _RoleLaunches, rows: Array) -> Array:
     return due_ns - np.where(follows, np.roll(due_ns, 1), 0)
 
 
-def _with_launch_rows(role: _RoleLaunches, chosen: Array, waiting: Array, charge: Array, slot: int) -> tuple[Template, Labels]:
+def _with_launch_rows(
+    role: _RoleLaunches, chosen: Array, waiting: Array, charge: Array, slot: int, columns: dict[Any, Any]
+) -> tuple[Template, Labels]:
     """The template and its labels with an additional row for every kept launch, before the row that it launches."""
     old, labels = role.template, role.labels
     n, count = len(old), len(chosen)
@@ -213,6 +217,7 @@ def _with_launch_rows(role: _RoleLaunches, chosen: Array, waiting: Array, charge
         op=np.append(labels.op, np.full(count, len(labels.ops)))[rows],
         lanes=(*labels.lanes, HOST),
         axes=(*labels.axes, HOST),
+        columns=columns,
     )
     return template, names
 

@@ -72,11 +72,15 @@ class ClusterRounds:
 
     def _link_counts(self, local: Cycle) -> LinkCounts:
         """The links from GPU to GPU in the first node: its GPUs are the first vertices."""
-        wiring, gpus = self.cluster.wiring, self.cluster.gpus_per_node
-        direct = np.flatnonzero((wiring.source < gpus) & (wiring.target < gpus))
-        rate = wiring.capacity_bytes_per_s[direct]
+        assembly, gpus = self.cluster.assembly, self.cluster.gpus_per_node
+        runs = assembly.runs if assembly else self.cluster.wiring.runs
+        source, target, rate = (
+            np.concatenate([getattr(run, name) for run in runs]) for name in ("source", "target", "capacity_bytes_per_s")
+        )
+        direct = (source < gpus) & (target < gpus)
+        source, target, rate = source[direct], target[direct], rate[direct]
         counts = np.zeros((gpus, gpus), dtype=np.int64)
-        np.add.at(counts, (wiring.source[direct], wiring.target[direct]), np.rint(rate / rate.min(initial=np.inf)).astype(int))
+        np.add.at(counts, (source, target), np.rint(rate / rate.min(initial=np.inf)).astype(int))
         links: LinkCounts = counts[np.ix_(local, local)].tolist()
         return links
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -73,6 +74,8 @@ class Templates:
         for name, body in program.bodies.items():
             self.compiled[name] = self._compile(body, first)
             first += len(body.ops)
+        self.lane_names, self.axis_names = tuple(self.lanes), tuple(self.axes)
+        self.columns: dict[Any, Any] = {}
         roles = [self._role(*of) for of in zip(program.roles, program.orders, strict=True)]
         self.templates, self.labels = tuple(template for template, _, _ in roles), tuple(labels for _, labels, _ in roles)
         self.slot_names = tuple(names for _, _, names in roles)
@@ -141,7 +144,8 @@ class Templates:
         lanes = Csr.from_pairs(lane[:, 1], row[lane[:, 0]], len(self.lanes))
         resource = self.resource[op] if self.shares else None
         template = Template(slot, self.solo_ns[..., op], self.charge[op], preds, lanes, resource)
-        labels = Labels(steps, self.ops, step, op, tuple(self.lanes), tuple(self.axes), self.program.stages, role.pipeline)
+        names_of, stages = (self.lane_names, self.axis_names), self.program.stages
+        labels = Labels(steps, self.ops, step, op, *names_of, stages, role.pipeline, self.columns)
         return template, labels, tuple(names[number] for number in used.tolist())
 
     def _after(self, steps: tuple[Step, ...], bodies: list[_Compiled], begins: Array) -> Array:

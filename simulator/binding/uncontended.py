@@ -108,10 +108,10 @@ class UncontendedLinks:
             link, messages, longest_s, mean_s = exchanged(self.cluster, classes)
             return Routed(np.zeros_like(link), link, messages.astype(float), np.array([longest_s]), np.array([mean_s]))
         cluster, n, count = self.cluster, len(edges.source), len(gpus)
-        edge_s, latency_s = np.empty(count * n), np.append(cluster.wiring.latency_s, 0.0)
+        edge_s, wiring = np.empty(count * n), cluster.wiring
         entries: list[tuple[Array, Array, Array]] = []
         for begin, route in self._routes(edges, gpus):
-            edge_s[begin : begin + len(route)] = latency_s[route].sum(axis=1)
+            edge_s[begin : begin + len(route)] = wiring.latencies(route).sum(axis=1)
             edge, crosses = np.arange(begin, begin + len(route)), route >= 0
             group, share = (np.broadcast_to(of[:, None], route.shape)[crosses] for of in (edge // n, edges.share[edge % n]))
             entries.append(summed(group, route[crosses], share, cluster.wiring.links))
@@ -135,13 +135,12 @@ class UncontendedLinks:
         """
         n, count, wiring = len(r.edges.source), len(gpus), self.cluster.wiring
         latency_s, alone_s, shared_s = (np.zeros(count * n) for _ in range(3))
-        longest_s, capacity = np.append(wiring.latency_s, 0.0), np.append(wiring.capacity_bytes_per_s, np.inf)
-        key, busy_s = every.group * wiring.links + every.link, every.share / capacity[every.link]
+        key, busy_s = every.group * wiring.links + every.link, every.share / wiring.capacities(every.link)
         for begin, route in self._routes(r.edges, gpus):
             group = np.arange(begin, begin + len(route)) // n
             some = slice(begin, begin + len(route))
-            latency_s[some] = longest_s[route].sum(axis=1)
-            alone_s[some] = (np.tile(r.edges.share, count)[some, None] / capacity[route]).max(axis=1, initial=0.0)
+            latency_s[some] = wiring.latencies(route).sum(axis=1)
+            alone_s[some] = (np.tile(r.edges.share, count)[some, None] / wiring.capacities(route)).max(axis=1, initial=0.0)
             at = np.searchsorted(key, (group[:, None] * wiring.links + route).ravel()).reshape(route.shape)
             shared_s[some] = np.where(route >= 0, busy_s[np.minimum(at, len(key) - 1)], 0.0).max(axis=1, initial=0.0)
         binds = shared_s >= np.repeat(self._busiest_s(every, count), n) * (1 - SAME_TOLERANCE)
@@ -167,7 +166,7 @@ class UncontendedLinks:
     def _busiest_s(self, routed: Routed, count: int) -> Array:
         """Per group, seconds that its busiest link takes per byte on every edge of share 1."""
         busiest = np.zeros(count)
-        np.maximum.at(busiest, routed.group, routed.share / self.cluster.wiring.capacity_bytes_per_s[routed.link])
+        np.maximum.at(busiest, routed.group, routed.share / self.cluster.wiring.capacities(routed.link))
         return busiest
 
 

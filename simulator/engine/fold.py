@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -47,12 +47,13 @@ class Folded:
     skeleton: Skeleton
     """The quotient: a rank for each class."""
     class_of: Array
-    whole: Skeleton
+    count: Callable[[], int]
+    """The number of tasks of the whole cluster."""
 
     @cached_property
     def tasks_unfolded(self) -> int:
         """Number of tasks of the whole cluster."""
-        return task_count(self.whole)
+        return self.count()
 
     def expansion(self) -> Expansion:
         """The tasks of one rank of each class."""
@@ -65,7 +66,7 @@ def folded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: Non
     verify(skeleton, partition)
     small = quotient(skeleton, partition)
     within(task_count(small))
-    return Folded(small, partition.rank, skeleton)
+    return Folded(small, partition.rank, partial(task_count, skeleton))
 
 
 def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Expansion:
@@ -81,7 +82,7 @@ def unfolded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: N
 def apart(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
     """All ranks, each a class by itself; `within` may raise for too many tasks."""
     within(task_count(skeleton))
-    return Folded(skeleton, np.arange(skeleton.ranks), skeleton)
+    return Folded(skeleton, np.arange(skeleton.ranks), partial(task_count, skeleton))
 
 
 def refine(skeleton: Skeleton) -> Partition:

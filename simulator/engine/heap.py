@@ -13,9 +13,9 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from .contract import Contracted, Pieces, contract
-from .progress import LIMIT, NEVER, Progress, bodies_of, speeds_of
+from .progress import LIMIT, NEVER, Progress, Speeds, bodies_of, speeds_of
 from .rates import SharedLinkRates
-from .task import CORES, MEMORY, SPEED_BITS, Array, TaskGraph, offsets
+from .task import CORES, MEMORY, Array, TaskGraph, offsets
 from .timeline import Times, deadlock
 
 MOST_UNCONTRACTED = 1_000
@@ -88,22 +88,24 @@ class _Run:
         for index, profile in enumerate(graph.profiles):
             self.heap += [(since_ns, -1 - index) for since_ns in profile.since_ns[1:]]
         heapify(self.heap)
-        self.fluid = _Fluid(graph, self.heap)
-        self.speeds = _Speeds(graph, pieces, self.heap)
+        self.due = [-1] * n
+        """Task -> the time at which its work is done at the present rate or speed, or -1."""
+        self.fluid = _Fluid(graph, self.heap, self.due)
+        self.speeds = _Speeds(graph, pieces, self.heap, self.due)
 
     def times(self) -> Times:
         return Times.of(self.start, self.end, self.graph.tail_ns)
 
     def run(self) -> bool:
         """Runs the graph; returns whether all tasks have ended."""
-        heap, speeds, fluid = self.heap, self.speeds, self.fluid
+        heap, speeds, fluid, state, due = self.heap, self.speeds, self.fluid, self.state, self.due
         self.walk([task for task, count in enumerate(self.waiting) if not count and self.knows_end(task)])
         while heap:
             now, task = heappop(heap)
             if task < 0:
                 speeds.change(-1 - task, now)
                 fluid.change(-1 - task, now)
-            elif self.ends(task, now):
+            elif due[task] == now if state[task] == RUNS else self.ends(task, now):
                 self.finish(task, now)
             if not heap or heap[0][0] > now:
                 if speeds.touched:
@@ -150,10 +152,8 @@ class _Run:
         return False
 
     def ends(self, task: int, now: int) -> bool:
-        """Whether an event of a task is its end; otherwise begins what comes next."""
+        """Whether an event of a task that does not run yet is its end; otherwise begins what comes next."""
         state = self.state[task]
-        if state == RUNS:
-            return (self.speeds if self.varies[task] else self.fluid).due[task] == now
         if state == WAITS:
             if self.takes[task]:
                 self.speeds.take(task, 1)
@@ -175,17 +175,14 @@ class _Run:
 class _Fluid:
     """The flows in progress, and the clock of each."""
 
-    def __init__(self, graph: TaskGraph, heap: list[tuple[int, int]]) -> None:
-        self.graph, self.heap = graph, heap
+    def __init__(self, graph: TaskGraph, heap: list[tuple[int, int]], due: list[int]) -> None:
+        self.graph, self.heap, self.due = graph, heap, due
         self.rates = SharedLinkRates(graph.routes(), graph.capacity())
         self.footprint, self.work, self.cap = graph.footprint.tolist(), graph.work.tolist(), graph.cap.tolist()
-        none = [-1] * len(graph)
-        self.followed: list[int] = none if graph.cap_profile is None else graph.cap_profile.tolist()
+        self.followed: list[int] = [-1] * len(graph) if graph.cap_profile is None else graph.cap_profile.tolist()
         self.present = {index: profile.value[0] for index, profile in enumerate(graph.profiles) if not profile.steady}
         self.moving: dict[int, list[int]] = {}
         """Flow in progress -> the work left at a time, that time, and the rate since then."""
-        self.due = none.copy()
-        """Task -> the time at which its work is done at the present rate, or -1."""
         self.changed = False
 
     def join(self, task: int, now: int) -> None:
@@ -227,8 +224,8 @@ class _Fluid:
 class _Speeds:
     """The tasks in progress whose speed may change, and what tasks take of every rank."""
 
-    def __init__(self, graph: TaskGraph, pieces: Pieces, heap: list[tuple[int, int]]) -> None:
-        self.graph, self.heap, sharing = graph, heap, graph.sharing
+    def __init__(self, graph: TaskGraph, pieces: Pieces, heap: list[tuple[int, int]], due: list[int]) -> None:
+        self.graph, self.heap, self.due, sharing = graph, heap, due, graph.sharing
         self.rank: list[int] = graph.speed.tolist()
         self.body = bodies_of(pieces)
         self.of: dict[int, Progress] = {}
@@ -240,23 +237,20 @@ class _Speeds:
         self.taken = [[0, 0] for _ in self.full]
         self.speeds = [speeds_of(full, (0, 0)) for full in self.full]
         """Rank -> the speed of a piece of each kind."""
+        self.known: dict[tuple[int, int, int], Speeds] = {}
         self.running: list[dict[int, Progress]] = [{} for _ in self.full]
         self.touched: dict[int, None] = {}
         """The ranks whose speeds may change in this instant."""
-        self.due = [-1] * len(graph)
-        """Task -> the time at which it is done at the present speeds, or -1."""
 
     def begin(self, task: int, now: int) -> None:
         """Starts a task at the speeds before this instant, which `settle` corrects."""
-        body, rank = self.body[task], self.rank[task]
-        self.of[task] = self.running[rank][task] = progress = Progress(
-            body, body.ns[0] << SPEED_BITS, now, self.speeds[rank], now
-        )
+        rank = self.rank[task]
+        self.of[task] = self.running[rank][task] = progress = Progress(self.body[task], now, self.speeds[rank])
         self.set_clock(task, progress)
 
     def set_clock(self, task: int, progress: Progress) -> None:
         """Sets the clock of a task to its end, if there is any."""
-        self.due[task] = due = progress.ends()
+        self.due[task] = due = progress.ends_ns
         if due < NEVER:
             heappush(self.heap, (due, task))
 
@@ -280,15 +274,24 @@ class _Speeds:
 
     def settle(self, now: int) -> None:
         """Sets the speeds of this instant, and the clocks of the tasks in progress whose speed changes."""
+        heap, due = self.heap, self.due
         for rank in self.touched:
-            speeds = speeds_of(self.full[rank], self.taken[rank])
-            self.speeds[rank] = speeds
+            self.speeds[rank] = speeds = self.speeds_at(rank)
             for task, progress in self.running[rank].items():
                 if speeds != progress.speeds:
-                    progress.advance(now)
-                    progress.speeds = speeds
-                    self.set_clock(task, progress)
+                    progress.change(now, speeds)
+                    due[task] = ends_ns = progress.ends_ns
+                    if ends_ns < NEVER:
+                        heappush(heap, (ends_ns, task))
         self.touched.clear()
+
+    def speeds_at(self, rank: int) -> Speeds:
+        """The speeds on a rank in its present state."""
+        state = self.full[rank], *self.taken[rank]
+        found = self.known.get(state)
+        if found is None:
+            found = self.known[state] = speeds_of(state[0], state[1:])
+        return found
 
     def begun_ns(self) -> Array:
         """The start of every piece."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
@@ -48,40 +47,46 @@ class Body:
         return first + self.columns[speeds][at:present]
 
 
-@dataclass(slots=True)
 class Progress:
     """A task in progress whose speed may change: the work left of its present piece at a time, and the speeds since then."""
 
-    body: Body
-    left: int
-    since: int
-    speeds: Speeds
-    begun_ns: int
-    """The start of the first piece."""
-    at: int = 0
-    """The present piece."""
-    passed: list[tuple[int, int, int, Speeds]] = field(default_factory=list)
-    """For each change of the present piece: the pieces before and after it, from when ends at these speeds count, the speeds."""
+    __slots__ = ("at", "begun_ns", "body", "ends_ns", "left", "passed", "piece_ends_ns", "since", "speed", "speeds")
 
-    def ends(self) -> int:
-        """The time at which all pieces are done, if the speeds stay as they are."""
-        at, body = self.at, self.body
-        ended = self.since + time_of(self.left, self.speeds[body.kind[at]])
-        if len(body.ns) == 1:
-            return ended
-        ends = body.ends(self.speeds)
-        return ended + ends[-1] - ends[at]
+    def __init__(self, body: Body, now: int, speeds: Speeds) -> None:
+        self.body, self.begun_ns, self.since, self.speeds = body, now, now, speeds
+        """The pieces, the start of the first one, and since when they run at these speeds."""
+        self.at = 0
+        """The present piece."""
+        self.left = body.ns[0] << SPEED_BITS
+        self.passed: list[tuple[int, int, int, Speeds]] = []
+        """For each change of the present piece: the pieces before and after it, from when ends at these speeds count, the
+        speeds."""
+        self._set_ends()
+
+    def _set_ends(self) -> None:
+        """Sets the speed of the present piece, its end, and that of all pieces, if the speeds stay as they are."""
+        body, at = self.body, self.at
+        self.speed = speed = self.speeds[body.kind[at]]
+        self.piece_ends_ns = ended = self.since + (-(-self.left // speed) if speed else NEVER)
+        if len(body.ns) > 1:
+            ends = body.ends(self.speeds)
+            ended += ends[-1] - ends[at]
+        self.ends_ns = ended
+
+    def change(self, now: int, speeds: Speeds) -> None:
+        """Goes on at other speeds from a time on."""
+        self.advance(now)
+        self.speeds = speeds
+        self._set_ends()
 
     def advance(self, now: int) -> None:
         """Brings the present piece and the work left of it up to a time."""
-        at, body, speeds = self.at, self.body, self.speeds
-        speed = speeds[body.kind[at]]
-        ended = self.since + time_of(self.left, speed)
-        if now < ended:
-            self.left -= speed * (now - self.since)
-        elif len(body.ns) > 1:
+        if now < self.piece_ends_ns:
+            self.left -= self.speed * (now - self.since)
+        elif len(self.body.ns) > 1:
+            at, body, speeds = self.at, self.body, self.speeds
             ends = body.ends(speeds)
-            first = ended - ends[at]
+            first = self.piece_ends_ns - ends[at]
             present = min(bisect_right(ends, now - first, at), len(ends) - 1)
             if present > at:
                 self.passed.append((at, present, first, speeds))

@@ -85,8 +85,10 @@ class SharedLinkRates:
 
     def solve(self) -> list[tuple[int, int]]:
         """Updates all rates; returns (flow, rate) for the flows whose rates changed, in order of flow."""
-        flows, rates, before, waiting = self._flows, self._rate, self._before, self._touched
+        flows, rates, before = self._flows, self._rate, self._before
         room, spare, slack, level = self._room, self._spare, self._slack, self._level
+        waiting = {link: None for link in self._touched if spare[link] < slack[link] or level[link] is not FREE}
+        self._touched.clear()
         due = [(room[link] // (self._weight[link] or 1), link) for link in waiting]
         heapify(due)
         while due:

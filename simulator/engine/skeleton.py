@@ -141,13 +141,13 @@ def _tasks(skeleton: Skeleton, template: Template, ranks: Array, own_base: Array
 def bases(skeleton: Skeleton) -> tuple[Array, Array]:
     """Rank -> the first task of its own work, and communicator -> its first task, in the order of `expand`."""
     own = offsets(np.array([len(t.own) for t in skeleton.templates], dtype=np.int64)[skeleton.program])
-    return own, own[-1] + offsets(_turns(skeleton))
+    return own, own[-1] + offsets(turns(skeleton))
 
 
 def task_count(skeleton: Skeleton) -> int:
     """The number of tasks that `expand` makes."""
     own = np.array([len(t.own) for t in skeleton.templates], dtype=np.int64)
-    return int(own[skeleton.program].sum() + _turns(skeleton).sum())
+    return int(own[skeleton.program].sum() + turns(skeleton).sum())
 
 
 def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: int | None = None) -> Expansion:
@@ -235,7 +235,7 @@ def _sharing(
     return Sharing(resource, takes, group, members)
 
 
-def _turns(skeleton: Skeleton) -> Array:
+def turns(skeleton: Skeleton) -> Array:
     """The number of tasks of each communicator. All members of a communicator must take the same turns at the same charges."""
     charges = [[t.charge[t.slot == s] for s in range(len(skeleton.slots))] for t in skeleton.templates]
     length_of = np.array([[len(of_slot) for of_slot in of_template] for of_template in charges], dtype=np.int64)

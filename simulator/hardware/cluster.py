@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from .. import escape
 from ..errors import UserError, did_you_mean, either, nearest
-from ..hashing import mix
 from .gpu import Gpu
 from .host_links import HostLinks, Reach, host_links
-from .options import INLINE, HostMemory, LinkSpec, Options, Routing
-from .wiring import Array, Inside, Links, Part, Switching, Wiring, both_ways
+from .numbering import Repeated, flow_hashes
+from .options import INLINE, HostMemory, LinkSpec, Options
+from .wiring import Array, Inside, Links, NodeLinks, Part, Run, Switching, Wiring, both_ways
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -235,43 +235,65 @@ class Assembly:
             self.runs += both_ways(gpu, nic, cluster.pcie.bytes_per_s, cluster.pcie.latency_s, "pcie")
         if self.fabric:
             self.parts.append(Part("nic", self.rails, lambda i: f"nic{i}"))
-        self.vertex = _Repeated([part.count for part in self.parts], cluster.nodes)
-        self.link = _Repeated([len(run.source) for run in self.runs], cluster.nodes)
+        self.vertex = Repeated([part.count for part in self.parts], cluster.nodes)
+        self.link = Repeated([len(run.source) for run in self.runs], cluster.nodes)
         self.nics = cluster.nodes * self.rails
         self.nic_up = self.link.end
         self.nic_down = self.nic_up + self.nics
         self.first_fabric = self.nic_down + self.nics
 
+    @property
+    def pod(self) -> int | None:
+        """As in `Switching`."""
+        return self.fabric.pod if self.fabric else None
+
+    @property
+    def links_of_node(self) -> int:
+        """Number of links inside a node and between its NICs and switches."""
+        return self.link.locals + 2 * self.rails
+
+    def of_node(self, node: int) -> Array:
+        """The links inside a node, and from and to its NICs."""
+        nic = node * self.rails + np.arange(self.rails)
+        local = np.arange(self.link.locals)
+        return np.concatenate([self.link.of(np.array([node]), local), self.nic_up + nic, self.nic_down + nic])
+
+    def in_node(self, links: Array) -> tuple[Array, Array]:
+        """The node of each link and its number among the links `of_node`; -1 for links of the fabric."""
+        node, local = self.link.where(np.minimum(links, self.nic_up - 1))
+        nic, rail = np.divmod(links - self.nic_up, self.rails)
+        up, of_nic = nic < self.cluster.nodes, links >= self.nic_up
+        node = np.where(of_nic, nic % self.cluster.nodes, node)
+        local = np.where(of_nic, self.link.locals + np.where(up, 0, self.rails) + rail, local)
+        return np.where(links < self.first_fabric, node, -1), local
+
     def wiring(self) -> Wiring:
         cluster, nodes = self.cluster, np.arange(self.cluster.nodes)
         parts = [Part(part.kind, len(nodes) * part.count, _in_node(part)) for part in self.parts]
-        runs = [
-            Links.between(
-                self.vertex.of(nodes, run.source),
-                self.vertex.of(nodes, run.target),
-                np.tile(run.capacity_bytes_per_s, len(nodes)),
-                np.tile(run.latency_s, len(nodes)),
-                run.name,
-            )
-            for run in self.runs
-        ]
+        runs: list[Run] = [NodeLinks(run, len(nodes), partial(self.vertex.of, nodes)) for run in self.runs]
         if not self.fabric:
-            return self._with_hosts(parts, runs, [])
+            return self._with_hosts(parts, runs)
         first = self.vertex.end
         nic, port = first - self.nics + np.arange(self.nics), first + self.fabric.port
         runs += both_ways(nic, port, cluster.rail_bytes_per_s, cluster.nic.latency_s, "nic")
         for run in self.fabric.runs:
             capacity, latency = run.capacity_bytes_per_s, run.latency_s
-            runs.append(Links.between(first + run.source, first + run.target, capacity, latency, run.name))
+            runs.append(Links(first + run.source, first + run.target, capacity, latency, run.name))
+        return self._with_hosts([*parts, *self.fabric.switches], runs)
+
+    def _with_hosts(self, parts: list[Part], runs: list[Run]) -> Wiring:
+        hosts = self.hosts
+        more = (hosts.parts, hosts.runs) if hosts else ((), ())
+        return Wiring.of([*parts, *more[0]], [*runs, *more[1]], self._covered)
+
+    def _covered(self) -> list[tuple[Array, Array]]:
+        """Links of which all flows cross other links too, each with such a link."""
+        if not self.fabric:
+            return []
         covered = [(self.first_fabric + link, self.nic_up + nic) for link, nic in self.fabric.gathered]
         covered += [(self.first_fabric + link, self.nic_down + nic) for link, nic in self.fabric.spread]
         # copies to the host cross links to NICs too, which the rates of NICs then do not cover
-        in_nodes = [] if cluster.joins_hosts else self._covered_in_nodes()
-        return self._with_hosts([*parts, *self.fabric.switches], runs, [*in_nodes, *covered])
-
-    def _with_hosts(self, parts: list[Part], runs: list[Links], covered: list[tuple[Array, Array]]) -> Wiring:
-        hosts = self.hosts
-        return Wiring.of([*parts, *hosts.parts], [*runs, *hosts.runs], covered) if hosts else Wiring.of(parts, runs, covered)
+        return covered if self.cluster.joins_hosts else [*self._covered_in_nodes(), *covered]
 
     @cached_property
     def hosts(self) -> HostLinks | None:
@@ -349,37 +371,6 @@ class Assembly:
 
 def _in_node(part: Part) -> Callable[[int], str]:
     return lambda i: f"node{i // part.count}/{part.name(i % part.count)}"
-
-
-class _Repeated:
-    """Numbering of elements that every node has: kind by kind, and node by node within a kind."""
-
-    def __init__(self, counts: list[int], nodes: int) -> None:
-        of = np.array(counts, dtype=np.int64)
-        local, first = np.concatenate([[0], np.cumsum(of)]), np.concatenate([[0], np.cumsum(of * nodes)])
-        self.stride = np.repeat(of, of)
-        self.base = np.arange(local[-1]) + np.repeat(first[:-1] - local[:-1], of)
-        self.locals, self.end = int(local[-1]), int(first[-1])
-
-    def of(self, nodes: Array, local: Array) -> Array:
-        """The numbers of local elements in all given nodes, node by node."""
-        number: Array = (nodes[:, None] * self.stride[local][None, :] + self.base[local][None, :]).ravel()
-        return number
-
-    def at(self, node: Array, local: Array) -> Array:
-        """The numbers of rows of local elements, each row in its own node; -1 stays -1."""
-        return np.where(local < 0, -1, self.base[local] + node[:, None] * self.stride[local])
-
-
-def flow_hashes(routing: Routing, source: Array, target: Array) -> Array:
-    """A hash of each flow under hashed routing, equal for equal seed and ends, else pseudo-random; 0 under other routing."""
-    mixed = np.zeros(len(source), dtype=np.uint64)
-    if routing.hashed:
-        mixed = mix(mixed + np.uint64(routing.seed))
-        for end in (source, target):
-            mixed = mix(mixed ^ end.astype(np.uint64))
-    hashed: Array = (mixed >> np.uint64(1)).astype(np.int64)
-    return hashed
 
 
 def hops(*taken: tuple[Array, Array]) -> Array:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -18,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+MOST_WRITTEN = 1 << 20
+"""Largest number of links of which columns are written out to look up some of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,9 @@ class Links:
     name: str = ""
     """Name of the class; by default the kinds of the two ends: `gpu>nvswitch`."""
 
+    def __len__(self) -> int:
+        return len(self.source)
+
     @classmethod
     def between(
         cls, source: Array, target: Array, capacity_bytes_per_s: Array | float, latency_s: Array | float, name: str = ""
@@ -57,37 +63,131 @@ class Links:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class NodeLinks:
+    """The links of one class inside all nodes, node by node: those of one node, repeated, and written out where they are read."""
+
+    inside: Links
+    nodes: int
+    numbered: Callable[[Array], Array]
+    """The numbers of local vertices in all nodes, node by node."""
+
+    @property
+    def source(self) -> Array:
+        return self.numbered(self.inside.source)
+
+    @property
+    def target(self) -> Array:
+        return self.numbered(self.inside.target)
+
+    @property
+    def capacity_bytes_per_s(self) -> Array:
+        return np.tile(self.inside.capacity_bytes_per_s, self.nodes)
+
+    @property
+    def latency_s(self) -> Array:
+        return np.tile(self.inside.latency_s, self.nodes)
+
+    @property
+    def name(self) -> str:
+        return self.inside.name
+
+    def __len__(self) -> int:
+        return len(self.inside) * self.nodes
+
+
+Run = Links | NodeLinks
+
+
+@dataclass(frozen=True, eq=False)
 class Wiring:
-    """All vertices and links of a cluster."""
+    """All vertices and links of a cluster. Columns of all links are written out at their first use."""
 
     vertices: tuple[Vertices, ...]
-    source: Array
-    target: Array
-    capacity_bytes_per_s: Array
-    latency_s: Array
-    covered: Array
-    """Pairs (link, a link that covers the first), as two columns."""
-    link_class: Array
-    """The class of each link as a number; `link_classes[number]` is the name."""
-    link_classes: tuple[str, ...]
+    runs: tuple[Run, ...]
+    covered_by: Callable[[], Sequence[tuple[Array, Array]]]
+    """Pairs (link, a link that covers the first), as two columns each."""
 
     @classmethod
-    def of(cls, parts: Sequence[Part], runs: Sequence[Links], covered: Sequence[tuple[Array, Array]] = ()) -> Wiring:
+    def of(
+        cls,
+        parts: Sequence[Part],
+        runs: Sequence[Run],
+        covered: Callable[[], Sequence[tuple[Array, Array]]] = lambda: (),
+    ) -> Wiring:
         """The wiring of these parts and runs, with vertices numbered part by part."""
         first = accumulate((part.count for part in parts), initial=0)
         vertices = tuple(Vertices(part.kind, part.count, part.name, at) for part, at in zip(parts, first, strict=False))
-        source, target, capacity, latency = (
-            np.concatenate([getattr(run, name) for run in runs])
-            for name in ("source", "target", "capacity_bytes_per_s", "latency_s")
-        )
-        pairs = [np.stack(np.broadcast_arrays(*pair), axis=1).reshape(-1, 2) for pair in covered]
-        empty = np.zeros((0, 2), dtype=np.int64)
-        classes, names = _classes(vertices, [run for run in runs if len(run.source)])
-        return cls(vertices, source, target, capacity, latency, np.concatenate([empty, *pairs]), classes, names)
+        return cls(vertices, tuple(runs), covered)
+
+    @cached_property
+    def links(self) -> int:
+        """Number of links."""
+        return sum(len(run) for run in self.runs)
+
+    @cached_property
+    def source(self) -> Array:
+        """Link -> the vertex where it begins."""
+        return np.concatenate([run.source for run in self.runs])
+
+    @cached_property
+    def target(self) -> Array:
+        """Link -> the vertex where it ends."""
+        return np.concatenate([run.target for run in self.runs])
+
+    @cached_property
+    def capacity_bytes_per_s(self) -> Array:
+        return np.concatenate([run.capacity_bytes_per_s for run in self.runs])
+
+    @cached_property
+    def latency_s(self) -> Array:
+        return np.concatenate([run.latency_s for run in self.runs])
+
+    @cached_property
+    def covered(self) -> Array:
+        """Pairs (link, a link that covers the first), as two columns."""
+        pairs = [np.stack(np.broadcast_arrays(*pair), axis=1).reshape(-1, 2) for pair in self.covered_by()]
+        return np.concatenate([np.zeros((0, 2), dtype=np.int64), *pairs])
+
+    @cached_property
+    def _classed(self) -> tuple[Array, tuple[str, ...]]:
+        return _classes(self.vertices, [run for run in self.runs if len(run)])
 
     @property
-    def links(self) -> int:
-        return len(self.source)
+    def link_class(self) -> Array:
+        """The class of each link as a number; `link_classes[number]` is the name."""
+        return self._classed[0]
+
+    @property
+    def link_classes(self) -> tuple[str, ...]:
+        """The names of the classes of links."""
+        return self._classed[1]
+
+    def capacities(self, links: Array) -> Array:
+        """The capacities in bytes/s of some links, and infinity where no link is (-1), without a column of all links."""
+        return self._looked_up("capacity_bytes_per_s", links, np.inf)
+
+    def latencies(self, links: Array) -> Array:
+        """The latencies in seconds of some links, and 0 where no link is (-1), without a column of all links."""
+        return self._looked_up("latency_s", links, 0.0)
+
+    def _looked_up(self, column: str, links: Array, absent: float) -> Array:
+        if self.links <= MOST_WRITTEN:
+            if column not in self._padded:
+                self._padded[column] = np.append(getattr(self, column), absent)
+            padded: Array = self._padded[column]
+            return padded[links]
+        begins = np.array([*accumulate((len(run) for run in self.runs[:-1]), initial=0)])
+        once = [_once(run.inside if isinstance(run, NodeLinks) else run, column) for run in self.runs]
+        values, sizes = np.concatenate([*once, [absent]]), np.array([*map(len, once), 1])
+        run = np.searchsorted(begins, links, side="right") - 1  # -1 for no link, which finds the last entries
+        place = (links - np.append(begins, -1)[run]) % sizes[run]
+        found: Array = values[(np.cumsum(sizes) - sizes)[run] + place]
+        return found
+
+    @cached_property
+    def _padded(self) -> dict[str, Array]:
+        """Columns of all links, with an entry for no link behind them."""
+        return {}
 
     def _run_of(self, vertex: int) -> Vertices:
         return self.vertices[bisect_right(self.vertices, vertex, key=lambda run: run.first) - 1]
@@ -103,14 +203,20 @@ class Wiring:
         return f"{self.vertex_name(int(self.source[link]))}>{self.vertex_name(int(self.target[link]))}"
 
 
-def _classes(vertices: Sequence[Vertices], runs: Sequence[Links]) -> tuple[Array, tuple[str, ...]]:
+def _once(run: Links, column: str) -> Array:
+    """A column of a run, shortened to one value where all links share it."""
+    whole: Array = getattr(run, column)
+    return whole[:1] if whole.strides == (0,) else whole
+
+
+def _classes(vertices: Sequence[Vertices], runs: Sequence[Run]) -> tuple[Array, tuple[str, ...]]:
     """The class of every link, and the names of the classes in the order of the first run of each class."""
     first, kinds = np.array([v.first for v in vertices]), [v.kind for v in vertices]
     number: dict[str, int] = {}
     columns = []
     for run in runs:
         if run.name:
-            columns.append(np.full(len(run.source), number.setdefault(run.name, len(number)), dtype=np.int16))
+            columns.append(np.full(len(run), number.setdefault(run.name, len(number)), dtype=np.int16))
             continue
         source, target = (np.searchsorted(first, ends, side="right") - 1 for ends in (run.source, run.target))
         ends, which = np.unique(source * len(kinds) + target, return_inverse=True)
@@ -151,6 +257,9 @@ class Switching:
     """The rail of each NIC. Data for another rail goes first to the GPU on the target's rail in the source's own node."""
     site: Array | None = None
     """The site of each NIC. Data for another site leaves through the NIC of the source GPU, whatever the rail."""
+    pod: int | None = None
+    """Number of nodes of a pod, where latencies and capacities on the way between two GPUs of different nodes depend, besides on
+    the two GPUs' places in their nodes, on nothing but whether these are of one pod; None where they depend on more."""
 
 
 def both_ways(lower: Array, upper: Array, bytes_per_s: Array | float, latency_s: float, name: str) -> tuple[Links, ...]:

@@ -23,7 +23,7 @@ from ..program.holdings import Holding
 from ..program.labels import Array, Labels
 from ..program.program import COPY_OUT, Body, Collective, Program, Purpose
 from ..program.slot import FORWARD, KINDS, Layout, slots_of
-from .items import Item, Terms, host_bytes, passing_items, static_items
+from .items import Item, Terms, host_bytes, nccl_items, passing_items, static_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +93,20 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
     """The memory of every pipeline rank, for its largest role; with `bodies`, for roles that run these bodies instead."""
     used, working = ({name: usage(body, working=also) for name, body in program.bodies.items()} for also in (False, True))
     on_host = {name: usage(_on_host(body)) for name, body in program.bodies.items()}
-    result = []
+    result, known = [], dict[tuple[str, ...], tuple[Item, ...]]()
     for rank in range(program.ranks):
         steps, stages = program.orders_of(rank), tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
-        forward = {step.stage: program.bodies[step.body].ops for step in reversed(steps[0]) if step.phase == FORWARD}
+        forward = {step.stage: step.body for step in reversed(steps[0]) if step.phase == FORWARD}
         own = [number for number, role in enumerate(program.roles) if role.pipeline == rank]
         orders = [[s.body for s in order] for order in steps] if bodies is None else [bodies[number] for number in own]
         uses = (used, working, on_host)
         activations, tensors, copied = (max(_peak_bytes(use[name] for name in order) for order in orders) for use in uses)
-        ops = [op for stage in stages for op in forward[stage]]
-        found = (*static_items(program, rank, ops, terms), *passing_items(activations, tensors, ops, terms))
+        names = tuple(forward[stage] for stage in stages)
+        ops = [op for name in names for op in program.bodies[name].ops]
+        if names not in known:
+            known[names] = tuple(static_items(ops, terms))
+        of_groups = nccl_items(program, rank, terms)
+        found = (*known[names], *of_groups, *passing_items(activations, tensors, ops, terms))
         items = tuple(item for item in found if item.size_bytes)
         result.append(RankMemory(rank, stages, items, activations, host_bytes(ops, terms) + copied))
     return tuple(result)

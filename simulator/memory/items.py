@@ -72,8 +72,8 @@ class Terms:
     """Bytes of a parameter that does not learn."""
 
 
-def static_items(program: Program, rank: int, ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
-    """What a GPU of a pipeline rank holds throughout a step; `ops` are the forward operations of its stages."""
+def static_items(ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
+    """What a GPU holds throughout a step but for the buffers of NCCL; `ops` are the forward operations of its stages."""
     kernels = [op for op in ops if isinstance(op, Compute)]
     learning, frozen = ([op for op in kernels if op.frozen is frozen] for frozen in (False, True))
     shards, of_experts = terms.shards, terms.expert_shards
@@ -91,7 +91,6 @@ def static_items(program: Program, rank: int, ops: Sequence[AnyOp], terms: Terms
     yield from _optimizer_items(learning, terms)
     context = f"{show_bytes(terms.overhead.context_bytes)}, and {show_bytes(terms.reserved_bytes)} that the driver keeps"
     yield Item(Holding.CONTEXT, "CUDA and driver", context, ceil(terms.overhead.context_bytes + terms.reserved_bytes))
-    yield from _nccl_items(program, rank, terms)
 
 
 def _optimizer_items(kernels: Sequence[Compute], terms: Terms) -> Iterator[Item]:
@@ -189,7 +188,7 @@ def _parts(kernels: Sequence[Compute], shards: int, expert_shards: int) -> list[
     return [("", whole - experts, shards), (" of experts", experts, expert_shards)]
 
 
-def _nccl_items(program: Program, rank: int, terms: Terms) -> Iterator[Item]:
+def nccl_items(program: Program, rank: int, terms: Terms) -> Iterator[Item]:
     """NCCL buffers of a GPU: for its neighbours in the groups of its collectives, and for each other end of its transfers."""
     received = terms.overhead.nccl_buffer_bytes + LL_BYTES + LL128_BYTES
     allocated = (ceil(received / PAGE_BYTES) + 1) * PAGE_BYTES
@@ -200,13 +199,13 @@ def _nccl_items(program: Program, rank: int, terms: Terms) -> Iterator[Item]:
         return Item(Holding.NCCL, what, formula, ends * channels * allocated)
 
     used = dict.fromkeys(step.body for order in program.orders_of(rank) for step in order)
-    ops = [op for name in used for op in program.bodies[name].ops]
+    calls = [call for name in used for call in program.bodies[name].calls]
     groups: dict[tuple[object, ...], Communicator] = {}
-    for group in (program.communicators[op.communicator] for op in ops if isinstance(op, Collective)):
+    for group in (program.communicators[name] for name, kind in calls if kind is Collective):
         # groups of the same ranks share a communicator of the library
         groups.setdefault((group.axes, group.pipeline and frozenset(group.pipeline), group.size, group.stride), group)
     for group in groups.values():
         degrees = terms.degrees if group.pipeline is None else {**terms.degrees, "pp": len(set(group.pipeline))}
         yield item(group.name, min(MOST_NEIGHBOURS, (group.size or prod(degrees[axis] for axis in group.axes)) - 1))
-    transfers = {end for op in ops if isinstance(op, Transfer) for end in program.communicators[op.communicator].pipeline or ()}
+    transfers = {end for name, kind in calls if kind is Transfer for end in program.communicators[name].pipeline or ()}
     yield item("transfers between stages", len(transfers - {rank}))

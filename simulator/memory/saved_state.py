@@ -28,6 +28,6 @@ def saved_bytes(program: Program, terms: Terms, ranks: int, expert_ranks: int, c
         kernels = [op for stage in stages for op in forward[stage] if isinstance(op, Compute)]
         for expert, sharing in ((False, ranks), (True, expert_ranks)):
             ops = [op for op in kernels if op.expert is expert]
-            items = static_items(program, rank, ops, whole) if ops else ()
+            items = static_items(ops, whole) if ops else ()
             total += sharing * sum(item.size_bytes for item in items if item.kind in SAVED)
     return total // copies

@@ -187,17 +187,16 @@ def _inside(observed: Observation) -> _Inside | None:
     timeline = observed.timeline
     if not isinstance(timeline, StretchedTimeline) or not observed.is_whole:
         return None
-    number, intervals = {name: at for at, name in enumerate(observed.axes)}, []
+    intervals = []
     is_several = np.zeros(len(timeline.stretched.graph) + 1, dtype=bool)  # the last entry is for pieces without a task
     for which, labels in enumerate(observed.labels):
         part = timeline.stretched.part(which)
         if part.main != labels.lanes.index(COMPUTE):
             return None
-        of_op = np.array([number.get(axis, -1) for axis in labels.axes], dtype=np.int64)
         several = part.ends - part.heads > 1
         is_several[timeline.stretched.expansion.tasks_of(which)] = several
         inside = np.flatnonzero(several[part.of_row] & (part.whole.slot >= 0))
-        times, axis = timeline.times_of(which, inside), of_op[labels.op[inside]]
+        times, axis = timeline.times_of(which, inside), labels.numbered_axes(observed.axes)[inside]
         here = {at: np.flatnonzero(axis == at) for at in dict.fromkeys(axis.tolist()) if at >= 0}
         intervals.append({at: (times.start_ns[some], times.end_ns[some]) for at, some in here.items()})
     return _Inside(timeline, tuple(intervals), is_several)
@@ -240,8 +239,7 @@ def _facts(observed: Observation, of: _Tasks) -> _TaskFacts:
     for which, labels in reversed(list(enumerate(observed.labels))):
         rows, tasks = of.rows[which], expansion.begun_by(which)[1]
         if labels is not before or rows is not before_rows:
-            before, before_rows, number = labels, rows, {name: at for at, name in enumerate(observed.axes)}
-            place = np.array([number.get(name, -1) for name in labels.axes], dtype=np.int64)[labels.op[rows]]
+            before, before_rows, place = labels, rows, labels.numbered_axes(observed.axes)[rows]
             optimizes = labels.in_phase("optimizer")[rows] & labels.is_compute[rows]
             is_norm = labels.in_phase("norm")[rows] & ~labels.is_launch[rows]
             launches, transfers = labels.is_launch[rows], labels.is_transfer[rows]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from ..kernels import Rowwise
 from .program import HOST, AnyOp, Collective, Compute, Stage, Step, Transfer, Wait
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,28 +32,31 @@ class Labels:
     stages: tuple[Stage, ...]
     pipeline: int = 0
     """The pipeline coordinate of the role."""
+    columns: dict[Any, Any] = field(default_factory=dict)
+    """Values of all `ops` by name, worked out once for the labels of all roles."""
 
     def __repr__(self) -> str:
         return f"Labels({len(self.step):,} rows)"
 
     @cached_property
     def is_compute(self) -> Array:
-        return self.of_op(lambda op: isinstance(op, Compute)).astype(bool)
+        return self._of_kind(Compute)
 
     @cached_property
     def is_transfer(self) -> Array:
         """Whether each row is an end of a transfer between two ranks."""
-        return self.of_op(lambda op: isinstance(op, Transfer)).astype(bool)
+        return self._of_kind(Transfer)
 
     @cached_property
     def is_launch(self) -> Array:
         """Whether each row is a launch on the host; a launch belongs to the step of the launched operation."""
-        return np.array([axis == HOST for axis in self.axes], dtype=bool)[self.op]
+        found: Array = self.numbered_axes((HOST,)) == 0
+        return found
 
     @cached_property
     def is_wait(self) -> Array:
         """Whether each row does nothing but wait."""
-        return self.of_op(lambda op: isinstance(op, Wait)).astype(bool)
+        return self._of_kind(Wait)
 
     @cached_property
     def axis(self) -> Array:
@@ -79,6 +83,12 @@ class Labels:
     @cached_property
     def iteration(self) -> Array:
         return self._of_step([step.iteration for step in self.steps])
+
+    def numbered_axes(self, axes: Sequence[str]) -> Array:
+        """For each row, the index of its axis among `axes`, or -1."""
+        number = {name: at for at, name in enumerate(axes)}
+        column: Array = self._column(tuple(axes), lambda: np.array([number.get(name, -1) for name in self.axes], dtype=np.int64))
+        return column[self.op]
 
     def in_phase(self, phase: str) -> Array:
         """Whether each row belongs to a step of a phase."""
@@ -113,9 +123,9 @@ class Labels:
 
     def total_flop(self, variant: int, counted: Array) -> int:
         """Flop of the rows that are counted, by the `full` convention, on ranks of a variant."""
-        ops, number = self._used
-        rows = np.bincount(number[counted], minlength=len(ops)).tolist()
-        return sum(n * op.flop_of(variant) for n, op in zip(rows, ops, strict=True) if n and isinstance(op, Compute))
+        of_op = self._column(variant, lambda: [op.flop_of(variant) if isinstance(op, Compute) else 0 for op in self.ops])
+        rows = np.bincount(self.op[counted], minlength=len(self.ops))
+        return sum(n * of_op[at] for at, n in zip(np.flatnonzero(rows).tolist(), rows[rows > 0].tolist(), strict=True))
 
     def flop_of(self, variant: int = 0) -> Array:
         """Flop of each row by the `full` convention, on ranks of a variant of the program; 0 for rows other than compute."""
@@ -146,6 +156,17 @@ class Labels:
         ops, number = self._used
         column: Array = np.array([value(op) for op in ops])[number]
         return column
+
+    def _of_kind(self, kind: type) -> Array:
+        column: Array = self._column(kind, lambda: np.array([isinstance(op, kind) for op in self.ops], dtype=bool))
+        return column[self.op]
+
+    def _column(self, name: object, make: Callable[[], T]) -> T:
+        """A value for each operation, rows or not, from those that are known or made now."""
+        if name not in self.columns:
+            self.columns[name] = make()
+        found: T = self.columns[name]
+        return found
 
     def _of_step(self, values: Any) -> Array:
         column: Array = np.array(values)[self.step]

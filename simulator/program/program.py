@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple, Self
 
 from ..errors import InvariantBroken
@@ -235,7 +236,21 @@ LAST = "last"
 """Among the outputs of a step, the name for the last op on the compute stream, whose end completes the body on the rank."""
 
 
-@dataclass(frozen=True, slots=True)
+EXPERTS = "experts"
+Bucket = tuple[int, str]
+"""Parameters that are reduced, and gathered, together: first layer within the stage, or -1; "layer", or "attention" or "mlp" as
+units of sharded state of their own; "experts", "embedding", "head"."""
+
+
+def bucket_of(op: AnyOp) -> Bucket:
+    """The bucket of the parameters of an operator."""
+    if op.layer >= 0:
+        layer, name = op.unit or (op.layer, "layer")
+        return layer, EXPERTS if isinstance(op, Compute) and op.expert else name
+    return op.layer, "embedding" if isinstance(op, Compute) and op.split is Split.LOOKUP else "head"
+
+
+@dataclass(frozen=True)
 class Body:
     """A sequence of operations."""
 
@@ -243,6 +258,21 @@ class Body:
     turns: tuple[int, ...] = ()
     """In a pair, the turn of each operation: lower turns of both bodies come first, on every stream. Empty where the operations
     of both bodies alternate evenly."""
+
+    @cached_property
+    def parameters_by_bucket(self) -> tuple[Mapping[Bucket, int], Mapping[Bucket, int]]:
+        """Number of parameters of each bucket: those that learn, and all."""
+        learning, all_of_them = dict[Bucket, int](), dict[Bucket, int]()
+        for op in self.ops:
+            if isinstance(op, Compute) and op.parameters:
+                for of in (all_of_them,) if op.frozen else (learning, all_of_them):
+                    of[bucket_of(op)] = of.get(bucket_of(op), 0) + op.parameters
+        return learning, all_of_them
+
+    @cached_property
+    def calls(self) -> tuple[tuple[str, type[Op]], ...]:
+        """The communicators that it uses, each with `Collective` or `Transfer`, in the order of their first uses."""
+        return tuple(dict.fromkeys((op.communicator, type(op)) for op in self.ops if isinstance(op, (Collective, Transfer))))
 
 
 class Step(NamedTuple):

@@ -160,11 +160,11 @@ class Limits:
             return "compiled"
         return "heap" if self.engine in ("auto", "heap") else "des"
 
-    def must_begin(self, program: Program, cluster: Cluster, *, folding: bool) -> None:
-        """Raises `UserError` for a run above the limits, before the program is bound to GPUs."""
+    def must_begin(self, program: Program, cluster: Cluster, gpus: int, *, folding: bool) -> None:
+        """Raises `UserError` for a run above the limits, before the program is bound to so many GPUs."""
         rows, variants = [sum(len(program.bodies[step.body].ops) for step in steps) for steps in program.orders], program.variants
-        takes = of_run(rows, cluster.gpus, folding=folding, by=self.quickest, variants=len(variants) or 1)
-        takes += of_routes(cluster, cluster.gpus)
+        takes = of_run(rows, gpus, folding=folding, by=self.quickest, variants=len(variants) or 1)
+        takes += of_routes(cluster, gpus)
         hint = "fewer GPUs or microbatches" if folding else "fewer GPUs or microbatches, or folding"
         hint += ", or plan.moe.ranks: hottest" if len(variants) > 2 else ""
         self.check(takes, f"this run on {cluster.gpus:,} GPUs", hint)

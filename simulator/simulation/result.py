@@ -12,7 +12,7 @@ from types import ModuleType
 
 import numpy as np
 
-from ..binding.bind import Bound, Site
+from ..binding.bind import Bound, Site, bind
 from ..config import catalog
 from ..config.scenario import Scenario
 from ..costs.kernels.estimator import PricedKernels
@@ -79,6 +79,13 @@ class Result:
     def labels(self) -> tuple[Labels, ...]:
         """Labels of the rows of each pipeline coordinate's program."""
         return self.bound.labels
+
+    @cached_property
+    def bound_rank_by_rank(self) -> Bound:
+        """The program bound to all GPUs, also where one block of replicas was simulated for all."""
+        if not self.bound.copies:
+            return self.bound
+        return bind(self.program, self.bound.mesh, self.site)
 
     @property
     def gpus(self) -> int:

@@ -6,12 +6,13 @@ this order; the functions of the steps follow below. Only this module turns name
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
-from ..binding.bind import Bound, Site, bind
+from ..binding.bind import Bound, Site, bind, bind_first
 from ..binding.launches import Host
 from ..binding.perturb import Perturbation
 from ..binding.stepwise import stepwise
@@ -20,7 +21,7 @@ from ..config.scenario import Perturb, Scenario
 from ..costs.kernels.estimator import Options, PricedKernels, measured_cost
 from ..costs.kernels.family import LAUNCHES
 from ..engine import stretched_timeline
-from ..engine.fold import Folded, apart, folded
+from ..engine.fold import Folded, apart
 from ..engine.replay import with_fixed_durations
 from ..engine.skeleton import Expansion
 from ..engine.stretches import stretched
@@ -114,7 +115,6 @@ def simulate_scenario(
     memory = memory_of(scenario, layout, slots, allow_oom=allow_oom)
     for count in counts:
         program = program_of(scenario, count, layout, slots)
-        limits.must_begin(program, scenario.cluster, folding=folding)
         bound, timeline, used, reason = _simulated(scenario, program, site, limits, folding=folding)
         if window := steady_state.measured(timeline, bound.labels, count, counts):
             wall_s = perf_counter() - began
@@ -213,14 +213,24 @@ def bound_of(scenario: Scenario, program: Program, site: Site | None = None) -> 
     return bind(program, derived.mesh_of(scenario), site or site_of(scenario), gpus=derived.gpus_of(scenario))
 
 
+def bound_first_of(scenario: Scenario, program: Program, site: Site, within: Callable[[int], None] = lambda gpus: None) -> Bound:
+    """The program bound to the scenario's cluster, or where all blocks of replicas are copies of each other, to the first."""
+    gpus = None if scenario.plan.placement is None else derived.gpus_of(scenario)
+    return bind_first(program, derived.mesh_of(scenario), site, gpus=gpus, within=within)
+
+
 def _simulated(
     scenario: Scenario, program: Program, site: Site, limits: estimated_effort.Limits, *, folding: bool
 ) -> tuple[Bound, Timeline, str, str]:
     """The bound program, its timeline, the engine, and the reasons for the number of classes of ranks and for the engine."""
-    bound, fidelity = bound_of(scenario, program, site), scenario.fidelity.collectives
+    fidelity = scenario.fidelity.collectives
     messages = fidelity == "stepwise"
-    skeleton = bound.skeleton if messages else bound.merged
-    ranks_of = (folded if folding and not messages else apart)(skeleton, limits.must_end)
+    folds = folding and not messages
+    within = partial(limits.must_begin, program, scenario.cluster, folding=folding)
+    if not folds:
+        within(scenario.cluster.gpus)
+    bound = bound_first_of(scenario, program, site, within) if folds else bound_of(scenario, program, site)
+    ranks_of = bound.folded(limits.must_end) if folds else apart(bound.skeleton if messages else bound.merged, limits.must_end)
     found = None if messages else _stretched(ranks_of, bound, limits.engine, every=fidelity == "closed")
     timeline, used, reason = found or _row_by_row(ranks_of, bound, site, limits, fidelity)
     classes, ranks = timeline.skeleton.ranks, timeline.ranks

@@ -16,7 +16,8 @@ import numpy as np
 
 from ...errors import UserError
 from ...units import ns
-from ..cluster import Cluster, flow_hashes
+from ..cluster import Cluster
+from ..numbering import flow_hashes
 from ..wiring import Array, Links, Part, Wiring
 
 OPTIONS = ("vertices", "links", "routing")

@@ -31,7 +31,7 @@ def clos(cluster: Cluster, rails: int) -> Switching:
     leaf_of, leaves = pod * rails + rail, (int(pod[-1]) + 1) * rails
     parts = [Part("leaf", leaves, lambda i: f"leaf{i}")]
     if leaves == rails:
-        return Switching(tuple(parts), leaf_of, rail=rail)
+        return Switching(tuple(parts), leaf_of, rail=rail, pod=cluster.nodes_per_pod)
     plugged = int(np.bincount(leaf_of).max())
     uplinks = cluster.options.spines or max(1, round(plugged / cluster.oversubscription))
     spines = uplinks if hashed else 1
@@ -47,4 +47,5 @@ def clos(cluster: Cluster, rails: int) -> Switching:
 
     if spines > 1:
         return Switching(tuple(parts), leaf_of, runs, between, rail=rail)
-    return Switching(tuple(parts), leaf_of, runs, between, ((leaf_of, nic),), ((leaves + leaf_of, nic),), rail)
+    covers = ((leaf_of, nic),), ((leaves + leaf_of, nic),)
+    return Switching(tuple(parts), leaf_of, runs, between, *covers, rail, pod=cluster.nodes_per_pod)

@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...frozen import replace
-from ...kernels import Part, Rowwise, Split
+from ...kernels import Part, Rowwise
 from ...plan.mesh import REPLICAS
 from ...program.program import (
     COMPUTE,
     END,
+    EXPERTS,
     LAST,
     AnyOp,
     Body,
+    Bucket,
     Collective,
     Communicator,
     Compute,
@@ -31,6 +33,7 @@ from ...program.program import (
     Purpose,
     Step,
     Wait,
+    bucket_of,
     first_forward,
 )
 from ...workload.optimizer import CLIP, Optimizer, Piece
@@ -39,16 +42,12 @@ from ...workload.optimizer import NORM as READ_FOR_NORM
 DP = Communicator("dp", "dp", ("dp", REPLICAS, "cp"))
 EDP = Communicator("edp", "dp", ("edp", REPLICAS))
 WORLD = Communicator("world", "dp", ("tp", "cp", "dp", "pp", REPLICAS))
-EXPERTS = "experts"
 REDUCED, READY, UPDATED = "reduced", "ready", "updated"
 LOCAL_NORM, NORM, OPTIMIZER = "local norm", "norm", "optimizer"
 """Phases of the steps in which a rank reads its gradients, waits for the gradient norm, and updates its parameters."""
 
 FP32_BYTES = 4
 
-Bucket = tuple[int, str]
-"""Parameters that are reduced, and gathered, together: first layer within the stage, or -1; "layer", or "attention" or "mlp" as
-units of sharded state of their own; "experts", "embedding", "head"."""
 LAYER: Bucket = (0, "layer")
 """The bucket of a layer, whose replicas are those of everything but experts."""
 Buckets = Mapping[int, Mapping[Bucket, int]]
@@ -135,19 +134,9 @@ def parameters_by_stage(program: Program, rank: int, *, frozen: bool = False) ->
     """Number of parameters that learn per tensor-parallel rank, by stage of a pipeline rank and by bucket; `frozen`: of all."""
     found: dict[int, dict[Bucket, int]] = {}
     for stage, at in first_forward(program.orders[rank]).items():
-        buckets = found.setdefault(stage, {})
-        for op in program.bodies[program.orders[rank][at].body].ops:
-            if isinstance(op, Compute) and op.parameters and (frozen or not op.frozen):
-                buckets[bucket_of(op)] = buckets.get(bucket_of(op), 0) + op.parameters
+        learning, all_of_them = program.bodies[program.orders[rank][at].body].parameters_by_bucket
+        found[stage] = dict(all_of_them if frozen else learning)
     return found
-
-
-def bucket_of(op: AnyOp) -> Bucket:
-    """The bucket of the parameters of an operator."""
-    if op.layer >= 0:
-        layer, name = op.unit or (op.layer, "layer")
-        return layer, EXPERTS if isinstance(op, Compute) and op.expert else name
-    return op.layer, "embedding" if isinstance(op, Compute) and op.split is Split.LOOKUP else "head"
 
 
 def collective_name(bucket: Bucket, moved: str) -> str:

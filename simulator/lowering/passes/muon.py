@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from ...frozen import replace
 from ...kernels import Gemm, Part, Rowwise, Split
-from ...program.program import COMPUTE, AnyOp, Body, Collective, Compute, Program, Purpose, first_forward
+from ...program.program import COMPUTE, AnyOp, Body, Collective, Compute, Program, Purpose, bucket_of, first_forward
 from ...workload.optimizer import Optimizer
-from .data_parallel import OPTIMIZER, Replicas, bucket_of, replica_count
+from .data_parallel import OPTIMIZER, Replicas, replica_count
 from .tensor_parallel import TP
 
 FP32_BYTES, HALF_BYTES = 4, 2

@@ -35,6 +35,7 @@ from ...program.program import (
     UPDATE_ON_HOST,
     AnyOp,
     Body,
+    Bucket,
     Collective,
     Communicator,
     Compute,
@@ -43,19 +44,10 @@ from ...program.program import (
     Purpose,
     Step,
     Wait,
+    bucket_of,
 )
 from ...workload.framework import HostWork
-from .data_parallel import (
-    FP32_BYTES,
-    NORM,
-    OPTIMIZER,
-    Bucket,
-    Replicas,
-    bucket_of,
-    final_backward,
-    parameters_by_stage,
-    replica_count,
-)  # fmt: skip
+from .data_parallel import FP32_BYTES, NORM, OPTIMIZER, Replicas, final_backward, parameters_by_stage, replica_count
 from .offload_activations import IN, IN_BY_CORE, OUT, OUT_BY_CORE, copied
 from .shards import ShardedState
 

@@ -27,9 +27,23 @@ from ...kernels import Part, Rowwise
 from ...plan.mesh import REPLICAS
 from ...plan.plan import Sharding
 from ...program.holdings import Buffer, Holding
-from ...program.program import COMPUTE, AnyOp, Body, Collective, Communicator, Compute, Key, Program, Purpose, Step, first_forward
+from ...program.program import (
+    COMPUTE,
+    AnyOp,
+    Body,
+    Bucket,
+    Collective,
+    Communicator,
+    Compute,
+    Key,
+    Program,
+    Purpose,
+    Step,
+    bucket_of,
+    first_forward,
+)
 from ...program.slot import KINDS
-from .data_parallel import LOCAL_NORM, OPTIMIZER, REDUCED, Bucket, Replicas, bucket_of, parameters_by_stage, replica_count
+from .data_parallel import LOCAL_NORM, OPTIMIZER, REDUCED, Replicas, parameters_by_stage, replica_count
 
 ACROSS = Communicator("dp replicas", "dp", (REPLICAS,))
 """Ranks with the same share of the state, in all shard groups."""

@@ -16,8 +16,21 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ...frozen import replace
 from ...kernels import Part
-from ...program.program import PARAMETERS, Body, Collective, Communicator, Compute, Key, Program, Purpose, Step, first_forward
-from .data_parallel import OPTIMIZER, Bucket, bucket_of, collective_name, parameters_by_stage, replica_count, replicas_of
+from ...program.program import (
+    PARAMETERS,
+    Body,
+    Bucket,
+    Collective,
+    Communicator,
+    Compute,
+    Key,
+    Program,
+    Purpose,
+    Step,
+    bucket_of,
+    first_forward,
+)
+from .data_parallel import OPTIMIZER, collective_name, parameters_by_stage, replica_count, replicas_of
 from .shards import ShardedState, sharded, tensors_of_owners
 
 

@@ -30,10 +30,12 @@ from ...program.holdings import Buffer, Holding
 from ...program.program import (
     COMPUTE,
     END,
+    EXPERTS,
     LAST,
     PARAMETERS,
     AnyOp,
     Body,
+    Bucket,
     Collective,
     Communicator,
     Compute,
@@ -41,10 +43,11 @@ from ...program.program import (
     Program,
     Purpose,
     Step,
+    bucket_of,
     first_forward,
 )
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT
-from .data_parallel import EXPERTS, OPTIMIZER, Bucket, bucket_of, collective_name, parameters_by_stage, replica_count, replicas_of
+from .data_parallel import OPTIMIZER, collective_name, parameters_by_stage, replica_count, replicas_of
 from .shards import ShardedState, sharded
 
 UPDATED: Key = (PARAMETERS, "updated")

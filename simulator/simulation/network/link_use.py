@@ -212,7 +212,7 @@ def _covered_ns(spans: Array, after: int) -> int:
 
 def network(result: Result) -> Network:
     """The traffic of the measured steps on every link, and the links that ranks waited for."""
-    observed, bound = result.observation, result.bound
+    observed, bound = result.observation, result.bound_rank_by_rank
     window, from_ns = observed.window, observed.from_ns
     end_ns = from_ns + round(observed.step_s * window.steps * NS_PER_S)
     counted = result.site.cluster, bound.every_link, bound.labels, window.iterations, window.steps

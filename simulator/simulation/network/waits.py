@@ -139,15 +139,18 @@ def waiting(result: Result) -> Waiting:
 def links_of_limits(result: Result) -> tuple[Callable[[Limit], tuple[int, ...]], Array]:
     """A function that maps a limit to links of the cluster, and for each link of the cluster that of the simulated graph."""
     simulated, links = result.engine_timeline.expansion.skeleton, result.site.cluster.wiring.links
-    if len(simulated.link_profile) == links:
+    if len(simulated.link_profile) == links and not result.bound.copies:
         return attrgetter("links"), np.arange(links)
-    whole = result.bound.skeleton
+    whole, bound = result.bound_rank_by_rank.skeleton, result.bound
     partition = refine(whole)
     first = np.unique(partition.communicator, return_index=True)[1]
+    class_of = np.arange(len(simulated.link_profile))  # of each simulated link, among all links of the cluster
+    if bound.copies:
+        class_of = partition.link[bound.copies.links[np.unique(refine(bound.merged).link, return_index=True)[1]]]
 
     def links_of(limit: Limit) -> tuple[int, ...]:
         communicator, pattern = divmod(limit.footprint, whole.patterns)
         crossed = whole.footprints.row(int(first[communicator]) * whole.patterns + pattern)
-        return tuple(crossed[np.isin(partition.link[crossed], limit.links)].tolist())
+        return tuple(crossed[np.isin(partition.link[crossed], class_of[list(limit.links)])].tolist())
 
     return links_of, partition.link

@@ -1,0 +1,250 @@
+"""Copies: blocks of replicas that differ only in where they stand, of which one is bound and simulated for all.
+
+Data-parallel replicas run the same program. Where blocks of replicas fill whole nodes, each block is the first one moved by a
+number of nodes. Nodes differ in nothing but their pod, so all blocks act at the same times, and only the first is laid out: its
+ranks, its groups, and of the groups that reach across blocks the members in it. This is a fold (`engine/fold.py`) by the movement
+from block to block. It is proven here from the descriptions of mesh and cluster, however many ranks there are:
+
+- the program of a rank does not depend on its replica, and without disturbances neither do speeds and capacities;
+- a group lies within one block, or has members in every block; blocks have the same local GPUs, and their nodes are shared
+  between pods in the same way; what a link inside a node or a route between nodes is like depends on nothing else;
+- no link between switches can ever limit a flow, so that blocks meet nowhere but on the links of nodes and NICs;
+- a group across blocks puts the same load on the links of every block, which is compared link by link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import lcm, prod
+from types import ModuleType
+from typing import Unpack
+
+import numpy as np
+
+from ..collectives import Edges, Everyone, Round
+from ..engine.fold import Folded
+from ..engine.skeleton import Skeleton, task_count, turns
+from ..engine.task import Array, Profile
+from ..errors import InvariantBroken
+from ..hardware.cluster import Assembly, Cluster
+from ..plan.mesh import OF_EXPERTS, REPLICAS, Mesh
+from ..program.program import Communicator, Program
+from .communicators import Family, Placed
+from .limiting import never_limiting, work_per_ns
+from .uncontended import RoundTimes, Routed
+
+PARTS_OF_LOAD = 1 << 20
+"""Loads of links are compared in this part of the load of one edge."""
+
+
+class Different(InvariantBroken):
+    """Blocks are no copies of each other after all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """Blocks of ranks that are copies of each other; rank r is GPU r."""
+
+    cluster: Cluster
+    whole: Mesh
+    mesh: Mesh
+    """The mesh of the ranks of one block, numbered as in the whole mesh."""
+
+    @cached_property
+    def assembly(self) -> Assembly:
+        found = self.cluster.assembly
+        if found is None:
+            raise InvariantBroken(f"{self.cluster.name} is not made of equal nodes")
+        return found
+
+    @cached_property
+    def count(self) -> int:
+        """Number of blocks."""
+        return self.whole.ranks // self.mesh.ranks
+
+    @cached_property
+    def shift(self) -> int:
+        """Number of ranks from a block to the next."""
+        return _behind(self.mesh)
+
+    def is_first(self, rank: Array) -> Array:
+        """Whether ranks are in the first block."""
+        found: Array = rank % (self.shift * self.count) < self.shift
+        return found
+
+    def local(self, rank: Array) -> Array:
+        """For each rank the rank of the first block of which it is a copy, as it is numbered there."""
+        stretch = self.shift * self.count
+        found: Array = rank // stretch * self.shift + rank % self.shift
+        return found
+
+    @cached_property
+    def ranks(self) -> Array:
+        """The ranks of the first block."""
+        first = np.arange(self.mesh.ranks // self.shift) * self.shift * self.count
+        found: Array = (first[:, None] + np.arange(self.shift)).ravel()
+        return found
+
+    @cached_property
+    def nodes(self) -> Array:
+        """The nodes of the first block."""
+        return np.unique(self.ranks // self.cluster.gpus_per_node)
+
+    def crosses(self, c: Communicator) -> bool:
+        """Whether the groups of a communicator reach across blocks."""
+        outer = REPLICAS if self.whole.degrees[REPLICAS] > 1 else "dp"
+        of_experts = self.whole.experts is not None and any(axis in OF_EXPERTS for axis in c.axes)
+        return any((OF_EXPERTS.get(axis, axis) if of_experts else axis) == outer for axis in c.axes)
+
+    def first_links(self, links: Array) -> Array:
+        """The numbers of links of the nodes of the first block, node by node; -1 for other links."""
+        node, local = self.assembly.in_node(links)
+        at = np.minimum(np.searchsorted(self.nodes, node), len(self.nodes) - 1)
+        found: Array = np.where((node >= 0) & (self.nodes[at] == node), at * self.assembly.links_of_node + local, -1)
+        return found
+
+    @cached_property
+    def links(self) -> Array:
+        """The links of the nodes of the first block, node by node, as the cluster numbers them."""
+        return np.concatenate([self.assembly.of_node(node) for node in self.nodes.tolist()])
+
+    @cached_property
+    def example(self) -> Cluster:
+        """A part of the cluster with a node and a full pod like all others."""
+        pod, nodes = self.assembly.pod or 1, self.cluster.nodes
+        return replace(self.cluster, nodes=pod + 1 if pod < nodes else min(nodes, 2))
+
+    def limiting(self) -> tuple[Array, Array]:
+        """The capacity of every link of a node, and whether it can limit flows; `Different` if a link between switches can."""
+        wiring, assembly = self.example.wiring, self.example.assembly
+        capacity, of_node = work_per_ns(wiring.capacity_bytes_per_s), assembly.of_node(0) if assembly else np.zeros(0, int)
+        rates, number = np.unique(capacity, return_inverse=True)
+        never = never_limiting(wiring, number, [Profile.constant(rate) for rate in rates.tolist()])
+        if assembly is None or not never[assembly.first_fabric :].all():
+            raise Different("blocks of replicas share links between switches that can limit them")
+        return capacity[of_node], ~never[of_node]
+
+    def lie_alike(self) -> bool:
+        """Whether the nodes of every block are shared between pods like those of the first."""
+        moved = self.nodes + np.arange(self.count)[:, None] * (self.shift // self.cluster.gpus_per_node)
+        parted = np.diff(moved // (self.assembly.pod or 1), axis=1) > 0
+        return bool((parted == parted[0]).all())
+
+    def lying_alike(self, gpus: Array) -> tuple[Array, Array]:
+        """An example of each set of groups (rows of GPUs) whose members have the same local GPUs and share nodes and pods in the
+        same way, and for each group the number of its example."""
+        per_node, pod = self.cluster.gpus_per_node, self.assembly.pod or self.cluster.nodes
+        node = gpus // per_node
+        rises = node[:, 1:] - node[:, :-1]
+        if (rises < 0).any():  # nodes that are met again would have to be compared with all others
+            return np.arange(len(gpus)), np.arange(len(gpus))
+        pods = node // pod
+        columns = gpus % per_node * 4
+        columns[:, 1:] += 2 * (rises > 0) + (pods[:, 1:] > pods[:, :-1])
+        known: dict[bytes, int] = {}
+        which = np.array([known.setdefault(row.tobytes(), at) for at, row in enumerate(columns)])
+        examples, alike = np.unique(which, return_inverse=True)
+        return examples, alike
+
+    def all_ranks(self, of_block: Folded, skeleton: Skeleton, across: Array) -> Folded:
+        """The classes of the ranks of all blocks, from those of the first; `across` are the communicators across blocks."""
+        whole = np.arange(self.whole.ranks)
+
+        def tasks() -> int:
+            common = int(turns(skeleton)[across].sum())
+            return self.count * (task_count(skeleton) - common) + common
+
+        return Folded(of_block.skeleton, of_block.class_of[self.local(whole)], tasks)
+
+    def must_load_alike(self, routed: Routed) -> None:
+        """Raises `Different` unless groups put the same load on the links of every block."""
+        per_node, (node, local) = self.cluster.gpus_per_node, self.assembly.in_node(routed.link)
+        inside = node >= 0
+        rank, groups = node[inside] * per_node, 1 + int(routed.group.max(initial=0))
+        block, place = rank % (self.shift * self.count) // self.shift, self.local(rank) // per_node
+        key = (block * groups + routed.group[inside]) * len(self.nodes) + place
+        key = key * self.assembly.links_of_node + local[inside]
+        order = np.argsort(key, kind="stable")
+        size = int(np.count_nonzero(block == 0))
+        if size * self.count == len(key):
+            of_block = groups * len(self.nodes) * self.assembly.links_of_node
+            keys = key[order].reshape(self.count, size) - np.arange(self.count)[:, None] * of_block
+            loads = np.rint(routed.share[inside][order] * PARTS_OF_LOAD).reshape(self.count, size)
+            if (keys == keys[0]).all() and (loads == loads[0]).all():
+                return
+        raise Different("a group loads the links of its replicas in different ways")
+
+
+class FamilyAcross(Family):
+    """Groups with members in every block of replicas: their members and links in the first, and the costs of the whole groups."""
+
+    def __init__(
+        self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], copies: Copies, **placed: Unpack[Placed]
+    ) -> None:
+        self.copies = copies
+        super().__init__(members, gpus, charges, **placed)
+
+    def _routed_groups(
+        self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, rows: Array
+    ) -> tuple[tuple[RoundTimes, ...], Routed]:
+        """The uncontended times of whole groups, and the routes of their messages that begin or end in the first block."""
+        examples, alike = self.copies.lying_alike(self.gpus[rows])
+        times, whole = self._round_times(plan, algorithm, kind, rows[examples])
+        self.copies.must_load_alike(whole)
+        gpus = self.gpus[rows]
+        first = self.copies.is_first(gpus[0])
+        near = [replace(r, edges=_with_end_in(r.edges, first)) for r in plan]
+        nothing = Routed(*(np.zeros(0, dtype=np.int64),) * 2, *(np.zeros(0),) * 3)
+        routed = {r.edges.key: self.links.routed(r.edges, gpus) if len(r.edges.source) else nothing for r in near}
+        return tuple(RoundTimes(*(column[alike] for column in part)) for part in times), self.links.combined(near, routed)
+
+
+def _with_end_in(edges: Edges, chosen: Array) -> Edges:
+    """The edges that begin or end at a chosen member."""
+    if isinstance(edges, Everyone):
+        raise Different("exchanges of all with all are bound rank by rank")
+    kept = chosen[edges.source] | chosen[edges.target]
+    return Edges(edges.source[kept], edges.target[kept], edges.share[kept])
+
+
+def copies_of(program: Program, mesh: Mesh, cluster: Cluster) -> Copies | None:
+    """The smallest blocks of replicas that are copies of each other; None where there are none, or one block has all ranks.
+
+    It remains to be seen whether the groups across blocks load them alike, and whether no other link limits flows.
+    """
+    assembly = cluster.assembly
+    if assembly is None or not assembly.fabric or assembly.pod is None or cluster.joins_hosts or program.variants:
+        return None
+    if any(axis in ("dp", "edp", REPLICAS) for role in program.roles for axis in role.coordinates):
+        return None
+    if mesh.experts and _behind(mesh.experts) != _behind(mesh):
+        return None
+    units = [_before(of) * (of.degrees["dp"] if of.degrees[REPLICAS] > 1 else 1) for of in (mesh, mesh.experts) if of]
+    together = lcm(cluster.gpus_per_node, *units)
+    for ranks in range(together, _behind(mesh) // 2 + 1, together):
+        if _behind(mesh) % ranks == 0:
+            found = Copies(cluster, mesh, _shortened(mesh, ranks))
+            if found.lie_alike():
+                crossing = [c for c in program.communicators.values() if found.crosses(c)]
+                return None if any(c.size is not None for c in crossing) else found
+    return None
+
+
+def _before(mesh: Mesh) -> int:
+    """Number of ranks with the same coordinates of replicas and of all axes that vary more slowly."""
+    return prod(mesh.degrees[axis] for axis in mesh.order[: mesh.order.index("dp")])
+
+
+def _behind(mesh: Mesh) -> int:
+    """Number of ranks with the same coordinates of all axes that vary more slowly than replicas."""
+    return _before(mesh) * mesh.degrees["dp"] * mesh.degrees[REPLICAS]
+
+
+def _shortened(mesh: Mesh, ranks: int) -> Mesh:
+    """The mesh with so few replicas that `_behind` is `ranks`."""
+    axis = REPLICAS if mesh.degrees[REPLICAS] > 1 else "dp"
+    degree = ranks // (_behind(mesh) // mesh.degrees[axis])
+    experts = mesh.experts and _shortened(mesh.experts, ranks)
+    return replace(mesh, degrees={**mesh.degrees, axis: degree}, experts=experts)

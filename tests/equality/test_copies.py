@@ -1,0 +1,202 @@
+"""Where blocks of replicas are copies of each other, one of them gives the same times as all of them, rank by rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+import simulator as sim
+from simulator.binding.bind import Bound, bind, bind_first
+from simulator.config import derived, feasible
+from simulator.engine import heap
+from simulator.engine.fold import Folded, folded
+from simulator.engine.timeline import Timeline
+from simulator.errors import UserError
+from simulator.hardware import wiring
+from simulator.simulation import simulate
+from simulator.simulation.runnable import RunnableScenario as Scenario
+from simulator.simulation.simulate import program_of, site_of
+from simulator.study.critical_path import critical_path
+from simulator.workload.framework import Framework, HostTimes
+
+from ..small_scenarios import scenario, small_cluster, small_model
+
+ALGORITHM = st.sampled_from(["auto", "ring", "halving_doubling", "hierarchical"])
+
+
+@st.composite
+def replicated(draw: st.DrawFn) -> Scenario:
+    """A plan with many replicas on nodes of four GPUs."""
+    tp, cp, pp = draw(st.sampled_from([(1, 1, 2), (2, 1, 2), (4, 1, 4), (8, 1, 1), (2, 2, 2), (1, 4, 1), (4, 1, 2), (1, 1, 1)]))
+    dp = draw(st.sampled_from([4, 6, 8, 12]))
+    ep, etp = draw(st.sampled_from([(1, None), (1, None), (2, 1), (4, 1)]))
+    order = "tp-cp-ep-dp-pp" if ep > 1 else draw(st.sampled_from(["tp-cp-ep-dp-pp", "tp-pp-cp-dp", "tp-cp-dp-pp", "dp-tp-pp-cp"]))
+    kind = draw(st.sampled_from(["none", "zero1", "zero1", "fsdp", *(["zero2"] if pp == 1 else [])]))
+    group = draw(st.sampled_from([None, 2])) if kind in ("zero1", "fsdp") else None
+    plan = sim.Plan(
+        tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, etp=etp, rank_order=order, sharding=sim.Sharding(kind, group),
+        schedule=draw(st.sampled_from(["1f1b", "gpipe"])), moe=sim.Moe(dispatcher=draw(st.sampled_from(["alltoall", "deepep"]))),
+    )  # fmt: skip
+    experts = {"experts": 8, "experts_per_token": 2, "ffn_hidden": 704} if ep > 1 else {}
+    ranks = tp * cp * pp * dp
+    if ranks % 4:
+        reject()
+    cluster = small_cluster(
+        ranks // 4,
+        oversubscription=draw(st.sampled_from([1.0, 1.0, 1.0, 3.0])),
+        nodes_per_pod=draw(st.sampled_from([1, 2, 3, 4, 64])),
+        shape=draw(st.sampled_from(["rail-optimized", "leaf-spine", "fat-tree"])),
+        fabric=draw(st.sampled_from(["ideal", "ndr-ib"])),
+    )
+    framework = Framework(host=HostTimes(kernel_s=draw(st.sampled_from([0.0, 5e-6]))))
+    job = sim.Job(sequence_length=64, global_batch=2 * pp * dp)
+    return scenario(small_model(2 * pp, **experts), cluster, plan, job, framework=framework)
+
+
+def twice(of: Scenario, algorithm: str = "ring") -> tuple[Bound, Bound]:
+    """A scenario bound rank by rank, and as `simulate` binds it. Collectives that know the algorithm are carried out by it."""
+    program, mesh, site = program_of(of), derived.mesh_of(of), site_of(of)
+    site = replace(site, policy=replace(site.policy, algorithm=algorithm))
+    gpus = None if of.plan.placement is None else derived.gpus_of(of)
+    return bind(program, mesh, site, gpus=gpus), bind_first(program, mesh, site, gpus=gpus)
+
+
+def timeline(of: Folded) -> Timeline:
+    expansion = of.expansion()
+    return Timeline(heap.simulate(expansion.graph), expansion)
+
+
+def check(of: Scenario, algorithm: str = "ring") -> bool:
+    """Whether there are copies; if so, every row of every rank starts and ends as without them."""
+    try:
+        feasible.check(of)
+    except UserError:
+        reject()
+    every, first = twice(of, algorithm)
+    if not first.copies:
+        return False
+    one, other = folded(every.merged), first.folded()
+    assert other.tasks_unfolded == one.tasks_unfolded
+    assert first.skeleton.ranks < every.skeleton.ranks == len(other.class_of)
+    assert other.skeleton.ranks == one.skeleton.ranks
+    left, right = timeline(one), timeline(other)
+    for rank in range(every.skeleton.ranks):
+        mine, theirs = left.rank_times(rank), right.rank_times(rank)
+        for column in ("start_ns", "end_ns", "arrival_ns"):
+            np.testing.assert_array_equal(getattr(mine, column), getattr(theirs, column))
+    return True
+
+
+@settings(max_examples=25)
+@given(replicated(), ALGORITHM)
+def test_one_block_stands_for_all(of: Scenario, algorithm: str) -> None:
+    check(of, algorithm)
+
+
+@pytest.mark.slow
+@settings(max_examples=600)
+@given(replicated(), ALGORITHM)
+def test_one_block_stands_for_all_many_times(of: Scenario, algorithm: str) -> None:
+    check(of, algorithm)
+
+
+def of_replicas(cluster: Any = None, plan: Any = None, **more: Any) -> Scenario:
+    plan = plan or sim.Plan(tp=4, pp=2, dp=8, sharding="zero1")
+    return scenario(small_model(4), cluster or small_cluster(16), plan, sim.Job(64, 32), **more)
+
+
+@pytest.mark.parametrize("sharding", ["none", "zero1", sim.Sharding("zero1", 2)], ids=["replicas", "zero1", "in groups"])
+@pytest.mark.parametrize("order", ["tp-cp-ep-dp-pp", "tp-pp-dp"])
+def test_replicas_on_whole_nodes_are_copies(sharding: Any, order: str) -> None:
+    assert check(of_replicas(plan=sim.Plan(tp=4, pp=2, dp=8, sharding=sharding, rank_order=order)))
+
+
+def test_a_block_has_as_many_replicas_as_fill_its_nodes() -> None:
+    plan = sim.Plan(tp=2, pp=2, dp=16)
+    _, first = twice(scenario(small_model(4), small_cluster(16), plan, sim.Job(64, 64)))
+    assert first.copies
+    assert (first.copies.count, first.skeleton.ranks) == (8, 8)
+
+
+def test_replicas_of_experts_are_copies() -> None:
+    plan = sim.Plan(tp=2, pp=2, dp=16, ep=8, etp=1)
+    model = small_model(4, experts=8, experts_per_token=2, ffn_hidden=704)
+    assert check(scenario(model, small_cluster(16), plan, sim.Job(64, 64)))
+
+
+@pytest.mark.parametrize(
+    ("why", "changes"),
+    [
+        ("uplinks that bind", {"cluster": small_cluster(16, oversubscription=3.0)}),
+        ("pods that divide some replicas only", {"cluster": small_cluster(16, nodes_per_pod=12)}),
+        ("routes that depend on more than pods", {"cluster": small_cluster(16, shape="fat-tree")}),
+        ("a slow rank", {"perturb": (sim.Perturb(rank=5, speed=0.5),)}),
+        ("ranks that stand elsewhere", {"plan": sim.Plan(tp=4, pp=2, dp=8, placement=tuple(range(64))[::-1])}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_replicas_are_bound_one_by_one(why: str, changes: dict[str, Any]) -> None:
+    assert not twice(of_replicas(**changes))[1].copies, why
+
+
+@pytest.mark.parametrize(("algorithm", "alike"), [("ring", True), ("tree", False)])
+def test_groups_that_load_their_replicas_differently_are_bound_rank_by_rank(algorithm: str, *, alike: bool) -> None:
+    of = of_replicas(plan=sim.Plan(tp=4, dp=16))
+    _, first = twice(of, algorithm)
+    assert algorithm in {*first.algorithms.values()}
+    assert bool(first.copies) == alike
+
+
+def test_links_of_large_clusters_are_looked_up_without_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, short = (small_cluster(6, nodes_per_pod=2).wiring for _ in range(2))
+    links = np.array([-1, *range(whole.links), -1])
+    expected = [whole.capacities(links), whole.latencies(links)]
+    monkeypatch.setattr(wiring, "MOST_WRITTEN", 0)
+    for one, other in zip(expected, [short.capacities(links), short.latencies(links)], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (expected[0][0], expected[1][0]) == (np.inf, 0.0)
+    assert "source" not in vars(short)
+
+
+@pytest.mark.parametrize("nodes", [1, 5])
+def test_links_of_nodes_are_numbered_back(nodes: int) -> None:
+    cluster = small_cluster(nodes + 1)
+    assembly = cluster.assembly
+    for node in range(cluster.nodes):
+        found, local = assembly.in_node(assembly.of_node(node))
+        assert (found == node).all()
+        assert local.tolist() == [*range(assembly.links_of_node)]
+    fabric = np.arange(assembly.first_fabric, cluster.wiring.links)
+    assert (assembly.in_node(fabric)[0] == -1).all()
+
+
+def test_a_million_gpus_are_never_ranks() -> None:
+    plan = sim.Plan(tp=8, pp=16, schedule="1f1b", sharding="zero1")
+    cluster = sim.cluster("dgx-h100", nodes=1 << 17)
+    job = sim.Job(sequence_length=8192, global_batch=4 << 13)
+    run = sim.simulate(sim.model("llama3-405b"), cluster, plan, job, allow_oom=True)
+    assert (run.gpus, run.bound.skeleton.ranks, run.engine_timeline.skeleton.ranks) == (1 << 20, 128, 16)
+    assert "source" not in vars(cluster.wiring)
+
+
+@pytest.mark.parametrize("overlap", ["free", "slowed"])
+def test_what_a_run_says_of_links_is_the_same(monkeypatch: pytest.MonkeyPatch, overlap: Any) -> None:
+    plan = sim.Plan(tp=2, pp=2, dp=16, sharding="zero1", rank_order="tp-dp-pp")
+    of = scenario(small_model(4), small_cluster(16), plan, sim.Job(512, 64), fidelity=sim.Fidelity(overlap=overlap))
+    first = of.simulate()
+    monkeypatch.setattr(simulate, "bound_first_of", lambda of, program, site, within: simulate.bound_of(of, program, site))
+    every = of.simulate()
+    assert first.bound.copies
+    assert not every.bound.copies
+    assert first.metrics == every.metrics
+    one, other = first.network, every.network
+    assert (one.busiest(50), one.classes, one.waits, one.waited_links(50)) == (
+        other.busiest(50), other.classes, other.waits, other.waited_links(50)
+    )  # fmt: skip
+    assert critical_path(first) == critical_path(every)
+    assert first.as_dict() == every.as_dict() | {"wall_s": first.as_dict()["wall_s"]}
