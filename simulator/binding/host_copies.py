@@ -1,6 +1,7 @@
 """Copies between GPUs and the memory of their node, and updates by CPUs, as communicators of single ranks.
 
-A copy is a flow over the links between a GPU and the memory of its node. An update is the flow of all that the CPU reads and
+A copy is a flow over the links between a GPU and the memory of its node; a core carries it too, at its own rate, where that
+memory is pageable. An update is the flow of all that the CPU reads and
 writes, over the link to that memory, which the GPUs of the node share. Each starts after the latency of its links.
 """
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from ..engine.task import WEIGHT_BITS, Array
 from ..errors import InvariantBroken
-from ..program.program import COPY_IN, COPY_OUT, UPDATE_ON_HOST
+from ..program.program import COPY_IN, COPY_OUT, PAGEABLE_IN, PAGEABLE_OUT, UPDATE_ON_HOST
 from .collective_policy import CollectivePolicy
 from .communicators import Family, Service
 from .parts_taken import Occupancy
@@ -21,6 +22,8 @@ from .uncontended import RoundTimes, rounded, rounded_ns
 
 ALGORITHM = "copy"
 """The name of the only way to copy, among the algorithms of collectives."""
+PAGEABLE = {PAGEABLE_OUT: COPY_OUT, PAGEABLE_IN: COPY_IN}
+"""Kinds of copies by a core, and the kinds that cross the same links."""
 
 
 class HostFamily(Family):
@@ -30,7 +33,7 @@ class HostFamily(Family):
         self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], occupancy: Occupancy, degraded: DegradedLinks
     ) -> None:
         cluster, self.occupancy = occupancy.cluster, occupancy
-        if cluster.hosts is None:
+        if cluster.hosts is None or cluster.host is None:
             raise InvariantBroken(f"the graph of {cluster.name} has no hosts")
         self.members, self.gpus, self.charges, self.degraded = members, gpus, dict(charges), degraded
         self.policy, self.nodes = CollectivePolicy({}, {}), gpus // cluster.gpus_per_node
@@ -38,9 +41,10 @@ class HostFamily(Family):
         self.layout = np.zeros_like(group)
         kind = next((kind for kind, _ in charges.values()), COPY_OUT)
         hosts, wiring = cluster.hosts, cluster.wiring
-        route = {COPY_OUT: hosts.out, COPY_IN: hosts.back, UPDATE_ON_HOST: hosts.memory}[kind][gpus[:, 0]]
+        route = {COPY_OUT: hosts.out, COPY_IN: hosts.back, UPDATE_ON_HOST: hosts.memory}[PAGEABLE.get(kind, kind)][gpus[:, 0]]
         latency_ns = rounded_ns(np.append(wiring.latency_s, 0.0)[route].sum(axis=1))
-        s_per_byte = rounded(1 / np.append(wiring.capacity_bytes_per_s, np.inf)[route].min(axis=1))
+        fastest = np.append(wiring.capacity_bytes_per_s, np.inf)[route].min(axis=1)
+        s_per_byte = rounded(1 / (np.minimum(fastest, cluster.host.core_bytes_per_s) if kind in PAGEABLE else fastest))
         row, hop = np.nonzero(route >= 0)
         link = route[row, hop]
         fraction = degraded.fractions_of_groups(row, link, len(group))

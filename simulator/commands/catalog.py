@@ -31,6 +31,7 @@ AUTOMATIC = {
     **dict.fromkeys(("job.total_tokens", "job.price_per_gpu_hour", "job.price_per_kwh"), "none: one step is reported"),
     **{f"plan.overlap.{axis}": "as the framework does" for axis in ("dp", "tp", "pp", "ep")},
     "framework.attention": "the usual one of the GPU",
+    "framework.gathered_gradients": "that of gradients",
     **{f"framework.sms.{of}": "as its library does" for of in ("rings", "switches", "transfers", "exchanges")},
     "framework.memory.tp_logit_bytes": "logit_bytes",
     "cluster.inter_node": "none, of a single node",

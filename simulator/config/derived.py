@@ -40,9 +40,13 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
     usual, gradients = framework.plan, framework.gradients_of(scenario.job)
     if plan.sharding is None:
         plan = replace(plan, sharding=usual.sharding if replicas(scenario) > 1 else "none")
+    if plan.full_sharding.gathers and framework.gathered_gradients:
+        gradients = framework.gathered_gradients
     if plan.recompute is None:
         every = usual.recompute_every
         plan = replace(plan, recompute=usual.recompute if every == 1 else Recompute(usual.recompute, every=every))
+    if plan.recomputation.scope == "selective" and (listed := _listed(scenario, usual.selective)):
+        plan = replace(plan, recompute=replace(plan.recomputation, scope="none", ops=(*listed, *plan.recomputation.ops)))
     if usual.early_stop and plan.recomputation.scope == "full" and plan.recomputation.early_stop is None:
         plan = replace(plan, recompute=replace(plan.recomputation, early_stop=True))
     if gradients != framework.gradients:
@@ -54,6 +58,14 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
         fidelity = replace(fidelity, overlap="free" if fidelity.collectives == "stepwise" or own_rows else "slowed")
     same = plan is scenario.plan and fidelity is scenario.fidelity
     return scenario if same else replace(scenario, plan=plan, fidelity=fidelity)
+
+
+def _listed(scenario: Scenario, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those names that operators in the layers of the model have."""
+    model = scenario.model
+    layers = (model.block.layer(model, batch=1, seq=1, element_bytes=1, number=number) for number in model.kinds.values())
+    known = {op.name for operators in layers for op in operators}
+    return tuple(name for name in names if name in known)
 
 
 def schedule_shape(scenario: Scenario) -> Shape:

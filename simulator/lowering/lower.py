@@ -156,7 +156,7 @@ def _lowered(
         program = muon(
             program, Muon(job.full_optimizer, state.replicas if sharding.kind != "none" else None, plan.tp, gradient_bytes)
         )
-    program = offload_state(program, OffloadedState(plan.offloading, replicas.replicas, state))
+    program = offload_state(program, OffloadedState(plan.offloading, replicas.replicas, state, framework.offload))
     program = cast_weights(program, narrow) if narrow else program
     sent_bytes = _sent_bytes(model, plan, job, layout, framework)
     program = _pipelined(program, layout, sent_bytes, plan.tp if _in_shares(plan, framework) else 1, beside=overlap.pp)

@@ -32,7 +32,9 @@ OFFLOAD = "offload"
 DEEPEP = "deepep"
 """The library of exchanges of experts that forwards tokens within nodes."""
 COPY_OUT, COPY_IN, UPDATE_ON_HOST = "copy_out", "copy_in", "update_on_host"
-"""Kinds of collectives of the axis `OFFLOAD`, each of a single rank."""
+PAGEABLE_OUT, PAGEABLE_IN = "pageable_copy_out", "pageable_copy_in"
+"""Kinds of collectives of the axis `OFFLOAD`, each of a single rank. Pageable memory is not locked: a core copies it, piece by
+piece, to or from a buffer of the driver."""
 
 
 Matrix = tuple[tuple[int, ...], ...]

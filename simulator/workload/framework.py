@@ -50,6 +50,26 @@ class HostTimes(Declared):
 
 @documented
 @dataclass(frozen=True, slots=True)
+class HostWork(Declared):
+    """What the host does for a plan whose CPUs update parameters, besides the update."""
+
+    pinned: Annotated[
+        bool,
+        "whether gradients and parameters are copied to and from locked memory, beside compute; else a core copies them, and the "
+        "host waits for it before further launches",
+    ] = True
+    scales: Annotated[bool, "whether CPUs scale gradients, to clip them or for the loss scale, in a pass before the update"] = (
+        False
+    )
+    keeps_gradients: Annotated[
+        bool,
+        "whether with zero3 every backward pass copies its share of the gradients out in their own format and in again, before "
+        "the last one copies their sum out in fp32, as DeepSpeed does",
+    ] = False
+
+
+@documented
+@dataclass(frozen=True, slots=True)
 class LowPrecision(Declared):
     """Use of formats of eight or four bits in GEMMs, where the dtype of the job is such a narrow format."""
 
@@ -112,6 +132,10 @@ class UsualPlan(Declared):
     sharding: Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp"], "state that data-parallel ranks divide"] = "none"
     recompute: Annotated[Literal["none", "selective", "per-op", "full"], "activations that the backward pass recomputes"] = "none"
     recompute_every: Annotated[int, Limits(ge=1, le=2**10), "every so many-th layer of a stage recomputes"] = 1
+    selective: Annotated[
+        tuple[Name, ...],
+        "operators that recompute: selective repeats instead of attention, such as [mlp_norm]; a model may lack some",
+    ] = ()
     early_stop: Annotated[bool, "whether recomputation of whole layers ends at the last tensor that is needed"] = False
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -164,6 +188,10 @@ class Framework(Declared):
         Literal["fp32", "bf16", "fp16", "by-dtype"],
         "number format of accumulating and reducing gradients; by-dtype: fp16 for jobs in fp16, else fp32, as in Megatron-LM",
     ] = "fp32"
+    gathered_gradients: Annotated[
+        Literal["fp32", "bf16", "fp16"] | None,
+        "the same where ranks divide parameters too (zero3, fsdp, hsdp), if it is another format",
+    ] = None
     whole_tensors: Annotated[
         bool,
         "whether zero1 deals out whole tensors, as InternEvo does: gradients are all-reduced, and one owner after the other "
@@ -171,6 +199,7 @@ class Framework(Declared):
     ] = False
     fusion: Annotated[Fusion, "which operators run as one kernel"] = field(default_factory=Fusion)
     host: Annotated[HostTimes, "times of launches on the host"] = field(default_factory=HostTimes)
+    offload: Annotated[HostWork, "copies of state that the plan offloads, and work of the CPUs"] = field(default_factory=HostWork)
     low_precision: Annotated[LowPrecision, "use of formats of eight or four bits"] = field(default_factory=LowPrecision)
     overlap: Annotated[Overlaps, "communication beside compute, if the plan says nothing"] = field(default_factory=Overlaps)
     sms: Annotated[CommunicationSms, "SMs that communication takes from compute beside it"] = field(

@@ -16,6 +16,7 @@ from simulator.workload.framework import (
     Framework,
     Fusion,
     HostTimes,
+    HostWork,
     LowPrecision,
     MemoryOverhead,
     Overlaps,
@@ -36,6 +37,16 @@ def software(dtype: str = "bf16", *, gpt: bool = False, **changes: Any) -> Scena
     job = sim.Job(sequence_length=1024, global_batch=8, dtype=dtype)
     plan = sim.Plan(tp=2, pp=2)
     return Scenario(sim.model({**shape, **kind}), sim.cluster("dgx-h100", nodes=1), plan, job, framework=Framework(**changes))
+
+
+def gathering() -> Scenario:
+    """A run of some software that gathers parameters."""
+    return replace(software(), plan=FSDP)
+
+
+def on_host() -> Scenario:
+    """A run of some software whose CPUs update parameters."""
+    return replace(software(), plan=ON_HOST)
 
 
 def without_sequence_parallelism() -> Scenario:
@@ -188,6 +199,8 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "launch_blocking": (software(host=SLOW_HOST, overlap=Overlaps(dp=False, pp=False)), True),
         "p2p_scatter_gather": (without_sequence_parallelism(), True),
         "gradients": (software(), "bf16"),
+        "gathered_gradients": (gathering(), "bf16"),
+        "offload": (on_host(), HostWork(pinned=False)),
         "whole_tensors": (
             replace(software(overlap=Overlaps(parameter_gather=False)), plan=sim.Plan(tp=2, sharding="zero1")),
             True,
@@ -204,6 +217,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "sharding": (software(), "zero1"),
         "recompute": (software(), "full"),
         "recompute_every": (software(plan=UsualPlan(recompute="full")), 2),
+        "selective": (software(plan=UsualPlan(recompute="selective")), ("mlp_norm",)),
         "early_stop": (software(plan=UsualPlan(recompute="full")), True),
     },
     MemoryOverhead: {
@@ -234,6 +248,11 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "compiled_kernel_s": (software(host=SLOW_HOST, compile=True), 40e-6),
         "collective_s": (software(host=SLOW_HOST), 80e-6),
         "graph_s": (software(host=SLOW_HOST, cuda_graphs=True), 300e-6),
+    },
+    HostWork: {
+        "pinned": (on_host(), False),
+        "scales": (on_host(), True),
+        "keeps_gradients": (on_host(), True),
     },
     LowPrecision: {
         "formats": (software("fp8"), ("mxfp8",)),
@@ -290,6 +309,7 @@ INNER: dict[type[Any], tuple[str, str]] = {
     sim.Packing: ("job", "packing"),
     Fusion: ("framework", "fusion"),
     HostTimes: ("framework", "host"),
+    HostWork: ("framework", "offload"),
     LowPrecision: ("framework", "low_precision"),
     Overlaps: ("framework", "overlap"),
     UsualPlan: ("framework", "plan"),

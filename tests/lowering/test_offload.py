@@ -12,11 +12,22 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.lowering.passes.data_parallel import parameters_by_stage
-from simulator.program.program import COPY_IN, COPY_OUT, OFFLOAD, UPDATE_ON_HOST, Collective, Compute, Program
+from simulator.program.program import (
+    COPY_IN,
+    COPY_OUT,
+    OFFLOAD,
+    PAGEABLE_IN,
+    PAGEABLE_OUT,
+    UPDATE_ON_HOST,
+    Collective,
+    Compute,
+    Program,
+)
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import program_of
 from simulator.units import GB, NS_PER_S
+from simulator.workload.framework import Framework, HostWork
 
 from ..small_scenarios import HOST, both, bound_twice, scenario, small_cluster, small_model
 
@@ -236,6 +247,49 @@ def test_t19_6_waiting_for_the_host_is_exposed_time_of_offload() -> None:
     assert "exposed offload" in dict(run.summary)
 
 
+def by_core(sharding: str = "zero1", microbatches: int = 2, **work: Any) -> Scenario:
+    """A run whose host copies pageable memory at 10 GB/s, over links of 50 GB/s."""
+    host = {**HOST, "core_bandwidth": "10 GB/s"}
+    given = replace(of("optimizer", sharding=sharding, microbatches=microbatches), cluster=small_cluster(1, host=host))
+    return replace(given, framework=Framework(gradients="bf16", offload=HostWork(pinned=False, **work)))
+
+
+def test_t19_8_a_core_copies_pageable_memory_at_its_own_rate() -> None:
+    rows = rows_of(by_core().simulate())
+    for kind in (PAGEABLE_OUT, PAGEABLE_IN):
+        copies = rows[rows.kind == kind]
+        assert len(copies)
+        assert (copies.end_ns - copies.start_ns).tolist() == pytest.approx(copies.payload_bytes / (10 * GB) * NS_PER_S, abs=2000)
+    assert not len(rows[rows.kind.isin([COPY_OUT, COPY_IN])])
+
+
+def test_t19_8_compute_waits_for_a_core_that_copies_gradients() -> None:
+    rows = rows_of(by_core("zero2").simulate())
+    kernels, copies = rows[(rows.stream == "compute") & (rows.phase == "B")], rows[rows.kind == PAGEABLE_OUT]
+    assert len(copies) > 1
+    for copy in copies.itertuples():
+        behind = kernels[kernels.start_ns >= copy.start_ns]
+        assert behind.start_ns.min() >= copy.end_ns if len(behind) else copy.block == copies.iloc[-1].block
+    beside = rows_of(replace(by_core("zero2"), framework=Framework(gradients="bf16")).simulate())
+    assert any(
+        ((beside.stream == "compute") & (beside.start_ns < copy.end_ns) & (beside.start_ns >= copy.start_ns)).any()
+        for copy in beside[beside.kind == COPY_OUT].itertuples()
+    ), "locked memory is copied beside compute"
+
+
+@pytest.mark.parametrize("microbatches", [1, 3])
+@pytest.mark.parametrize("sharding", ["zero2", "zero3"])
+def test_t19_9_every_backward_pass_leaves_its_gradients_on_the_host(sharding: str, microbatches: int) -> None:
+    program = program_of(by_core(sharding, microbatches, keeps_gradients=True, scales=True))
+    share, found = parameters(program) / 4, copied_bytes(program)
+    kept = microbatches * 2 * share if sharding == "zero3" else 0
+    assert found.pop(("B", PAGEABLE_OUT)) == pytest.approx(4 * share + kept, abs=400)
+    assert found.pop(("B", PAGEABLE_IN), 0) == pytest.approx(kept, abs=400)
+    assert found.pop(("optimizer", PAGEABLE_IN)) == pytest.approx(2 * share, abs=100)
+    assert found.pop(("optimizer", UPDATE_ON_HOST)) == pytest.approx((8 + ADAM + CAST) * share, abs=200)
+    assert not found
+
+
 @pytest.mark.parametrize("collectives", ["closed", "fluid", "stepwise"])
 def test_every_fidelity_copies_as_long_without_contention(collectives: Any) -> None:
     run = replace(two_nodes("c2c"), fidelity=sim.Fidelity(collectives=collectives)).simulate()
@@ -245,8 +299,10 @@ def test_every_fidelity_copies_as_long_without_contention(collectives: Any) -> N
 
 
 @pytest.mark.parametrize("offload", [sim.Offload(0.5, optimizer=True), "parameters"])
-def test_folded_equals_unfolded(offload: Any) -> None:
-    both(*bound_twice(of(offload, dp=8, sharding="zero3"))).assert_equal()
+@pytest.mark.parametrize("work", [HostWork(), HostWork(pinned=False, keeps_gradients=True)])
+def test_folded_equals_unfolded(offload: Any, work: HostWork) -> None:
+    given = replace(of(offload, dp=8, sharding="zero3"), framework=Framework(offload=work))
+    both(*bound_twice(given)).assert_equal()
 
 
 def test_a_plan_that_offloads_nothing_has_no_hosts_in_its_graph() -> None:

@@ -22,6 +22,7 @@ from simulator.simulation.memory_check import remedies
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of, site_of
 from simulator.simulation.slot_durations import slot_durations
+from simulator.workload.framework import Framework, UsualPlan
 
 from ..small_scenarios import scenario, small_cluster, small_model
 from ..workload.shapes import gpt
@@ -384,3 +385,15 @@ def test_t12_6_ranks_whose_experts_have_no_rows_repeat_the_same_collectives() ->
     assert any(isinstance(op, Compute) and 0 in op.rows_of_variants for op in again)
     assert len(set(repeated)) == 1
     assert repeated[0] > 0
+
+
+def test_selective_stands_for_the_operators_that_a_framework_lists() -> None:
+    """Those of them that the model has; without any of them it is attention, as without a list."""
+    listed = ("mlp_norm", "gated_activation", "expert_gated_activation")
+    for names, same in ((listed, sim.Recompute(ops=listed[:2])), (listed[2:], sim.Recompute("selective"))):
+        framework = Framework(plan=UsualPlan(selective=names))
+        found, plain = (
+            derived.with_usual_plan(replace(of(how), framework=framework)) for how in ("selective", sim.Recompute("full"))
+        )
+        assert found.plan.recomputation == same
+        assert plain.plan.recomputation == sim.Recompute("full")

@@ -17,6 +17,7 @@ from simulator.program.program import Collective, Compute, Program, Purpose
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import program_of
+from simulator.workload.framework import Framework
 
 from ..small_scenarios import both, bound_twice, scenario, small_cluster, small_model
 
@@ -172,6 +173,15 @@ def test_t13_4_the_format_of_the_reduction_decides_its_bytes() -> None:
     whole, half = (sent_bytes(program_of(of(sim.Sharding("fsdp", reduce_dtype=dtype)))) for dtype in (None, "bf16"))
     assert whole["dp", "reduce_scatter"] == 2 * half["dp", "reduce_scatter"]
     assert whole["dp", "all_gather"] == half["dp", "all_gather"]
+
+
+@pytest.mark.parametrize(("sharding", "fewer"), [("zero1", 1), ("zero2", 1), ("fsdp", 2), ("zero3", 2)])
+def test_gathered_gradients_are_those_of_ranks_that_divide_parameters(sharding: str, fewer: int) -> None:
+    wide, narrow = (
+        sent_bytes(program_of(derived.with_usual_plan(of(sharding, framework=Framework(gathered_gradients=chosen)))))
+        for chosen in (None, "bf16")
+    )
+    assert wide["dp", "reduce_scatter"] == fewer * narrow["dp", "reduce_scatter"]
 
 
 @pytest.mark.parametrize("sharding", ["zero3", "fsdp", sim.Sharding("hsdp", group=4)], ids=str)

@@ -178,6 +178,7 @@ def test_facts_change_the_framework(facts: str, expected: dict[str, object]) -> 
         ({"framework_profile": "nemo-2024", "gated_mlp": "1"}, "nemo-2024"),
         ({"framework_profile": "nemo-2024", "gated_mlp": "0"}, "nemo-gpt-2024"),
         ({"framework_profile": "nemo-2024", "num_experts": "8", "moe_topk": "2", "moe_ffn_hidden": "2048"}, "nemo-moe-2024"),
+        ({"num_experts": "8", "moe_topk": "2", "moe_ffn_hidden": "2048"}, "megatron-core-moe-2025"),
     ],
 )
 def test_a_profile_of_the_month_or_of_the_kind_of_model_goes_first(cells: dict[str, str], name: str) -> None:

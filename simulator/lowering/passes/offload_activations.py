@@ -13,11 +13,28 @@ from collections.abc import Iterator, Mapping
 from ...frozen import replace
 from ...kernels import Part
 from ...plan.offload import Offload
-from ...program.program import COPY_IN, COPY_OUT, OFFLOAD, AnyOp, Body, Collective, Communicator, Program, Purpose, Step
+from ...program.program import (
+    COPY_IN,
+    COPY_OUT,
+    OFFLOAD,
+    PAGEABLE_IN,
+    PAGEABLE_OUT,
+    AnyOp,
+    Body,
+    Collective,
+    Communicator,
+    Program,
+    Purpose,
+    Step,
+)
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT
 from .zero3 import chain_before
 
-OUT, IN = (Communicator(name, OFFLOAD, ()) for name in ("copies out", "copies in"))
+KINDS = {
+    "copies out": COPY_OUT, "copies in": COPY_IN, "pageable copies out": PAGEABLE_OUT, "pageable copies in": PAGEABLE_IN
+}  # fmt: skip
+"""Kinds of copies by the name of their communicator."""
+OUT, IN, OUT_BY_CORE, IN_BY_CORE = (Communicator(name, OFFLOAD, ()) for name in KINDS)
 
 
 def offload_activations(program: Program, chosen: Offload) -> Program:
@@ -107,7 +124,7 @@ def copied(
     after: tuple[str, ...] | None = None,
     part: Part = Part.FORWARD,
 ) -> Collective:
-    """A copy to or from the memory of the host."""
+    """A copy to or from the memory of the host, whose kind its communicator has."""
     return Collective(
         name=name,
         streams=(way.name,),
@@ -117,6 +134,6 @@ def copied(
         purpose=Purpose.OFFLOAD,
         part=part,
         communicator=way.name,
-        kind=COPY_OUT if way is OUT else COPY_IN,
+        kind=KINDS[way.name],
         payload_bytes=size_bytes,
     )

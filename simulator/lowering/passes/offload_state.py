@@ -7,6 +7,13 @@ References: DeepSpeed edaa7221, zero/stage_1_and_2.py (async_inplace_copy_grad_t
 (_offload_grad_partition_at_boundary) and csrc/includes/cpu_adam.h; Megatron-LM 0d41ecd8, hybrid_optimizer.py, which takes its
 fraction in whole tensors, and copies gradients after the norm.
 
+A framework may copy to pageable memory. The driver then moves pieces through a buffer of its own, a core copies them, and the
+call returns when all is there: the host launches nothing meanwhile, so compute waits for copies of gradients. DeepSpeed does so
+unless offload_optimizer.pin_memory is on, its default since v0.19.5 (zero/offload_config.py). Its ZeRO-3 also leaves the shares
+of gradients on the host and fetches each again to cast it (partition_grads), scales what the CPU will read in a pass of its own
+(unscale_and_clip_grads: grad.mul_), and copies parameters back from pageable memory (_reassign_or_swap_out_partitioned_parameters
+copies fp32 to a tensor of 16 bits of the GPU, which PyTorch casts on the CPU, to memory that it allocates for it).
+
 Where the host keeps parameters, the copy of the rank's share precedes each gather, and nothing is copied back after the update:
 in fp32 with FSDP, whose only copy is the master copy (PyTorch 010ae4a8, fsdp/_fully_shard/_fsdp_param.py, all_gather_inputs), in
 the training format with ZeRO-3 (DeepSpeed, zero/partition_parameters.py).
@@ -39,8 +46,9 @@ from ...program.program import (
     Wait,
     bucket_of,
 )
+from ...workload.framework import HostWork
 from .data_parallel import FP32_BYTES, NORM, OPTIMIZER, Replicas, final_backward, parameters_by_stage, replica_count
-from .offload_activations import IN, OUT, copied
+from .offload_activations import IN, IN_BY_CORE, OUT, OUT_BY_CORE, copied
 from .shards import ShardedState
 
 UPDATES = Communicator("updates on host", OFFLOAD, ())
@@ -48,6 +56,8 @@ HOST_ADAM_BYTES = 28
 """Bytes for each parameter: a CPU reads the gradient, and reads and writes the master copy and two moments, all in fp32."""
 HOST_CAST_BYTES = 6
 """Bytes for each parameter that the CPU casts to 16 bits afterwards."""
+HOST_SCALE_BYTES = 8
+"""Bytes for each gradient that the CPU scales beforehand, read and written in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,8 @@ class OffloadedState:
     """Number of ranks that hold the same parameters."""
     sharded: ShardedState
     """How they divide the state; without sharding, its numbers of bytes."""
+    work: HostWork
+    """How the framework copies, and what else the CPUs do."""
 
     def share(self, size: int, group: Communicator) -> int:
         """The share of a rank in what a group divides."""
@@ -77,7 +89,18 @@ class OffloadedState:
     @property
     def update_bytes(self) -> int:
         """Bytes that a CPU reads and writes to update a parameter."""
-        return HOST_ADAM_BYTES + (HOST_CAST_BYTES if self.kept_bytes < FP32_BYTES else 0)
+        cast_bytes = HOST_CAST_BYTES if self.kept_bytes < FP32_BYTES else 0
+        return HOST_ADAM_BYTES + cast_bytes + (HOST_SCALE_BYTES if self.work.scales else 0)
+
+    @property
+    def ways(self) -> tuple[Communicator, Communicator]:
+        """The copies of state out and in."""
+        return (OUT, IN) if self.work.pinned else (OUT_BY_CORE, IN_BY_CORE)
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether every backward pass leaves its share of the gradients on the host, and fetches it again."""
+        return self.work.keeps_gradients and self.sharded.sharding.kind == "zero3"
 
 
 def offload_state(program: Program, state: OffloadedState) -> Program:
@@ -88,7 +111,7 @@ def offload_state(program: Program, state: OffloadedState) -> Program:
     for rank, steps in enumerate(program.orders):
         copying = tuple(_copying_gradients(steps, rank, program, bodies, state))
         orders.append(tuple(_updating(step, bodies, state) for step in copying))
-    program = replace(program, bodies=bodies, orders=tuple(orders)).with_communicators(OUT, IN, UPDATES)
+    program = replace(program, bodies=bodies, orders=tuple(orders)).with_communicators(*state.ways, UPDATES)
     return program.with_bodies(lambda body: _fetching(body, program, state)) if state.chosen.parameters else program
 
 
@@ -106,10 +129,14 @@ def _copying_gradients(
             complete = dict(_complete(step, program, buckets[step.stage] if is_final else {}, state))
             if complete:
                 name = f"{step.body}, copying gradients"
-                bodies[name] = Body(tuple(_with_copies(program.bodies[step.body], complete, state)))
+                bodies[name] = Body(tuple(_with_copies(program.bodies[step.body], complete, state, sums=True)))
                 *_, last = (op for op in bodies[name].ops if op.purpose is Purpose.OFFLOAD)
                 copied_out = ((OFFLOAD, "gradients", i),)
                 step = step._replace(body=name, outputs=(*step.outputs, (last.name, copied_out[0])))
+        elif state.keeps_gradients and (complete := dict(_complete(step, program, {}, state))):
+            name = f"{step.body}, keeping gradients"
+            bodies[name] = Body(tuple(_with_copies(program.bodies[step.body], complete, state, sums=False)))
+            step = step._replace(body=name)
         yield step
 
 
@@ -134,13 +161,23 @@ def _complete(step: Step, program: Program, buckets: Mapping[Bucket, int], state
             yield last[bucket], parameters
 
 
-def _with_copies(body: Body, complete: Mapping[str, int], state: OffloadedState) -> Iterator[AnyOp]:
-    """A body in which the shares of complete gradients are copied to the host."""
+def _with_copies(body: Body, complete: Mapping[str, int], state: OffloadedState, *, sums: bool) -> Iterator[AnyOp]:
+    """A body in which the shares of gradients are copied to the host: their sums, where these are complete."""
+    out, back = state.ways
     for op in body.ops:
         yield op
         if op.name in complete:
-            size_bytes = state.chosen.updated(complete[op.name]) * FP32_BYTES
-            yield copied(f"{op.name} copy out", OUT, size_bytes, layer=op.layer, after=(op.name,), part=Part.OPTIMIZER)
+            updated = state.chosen.updated(complete[op.name])
+            kept_bytes, sum_bytes = updated * state.sharded.reduced_bytes, updated * FP32_BYTES
+            copies = [("keep", out, kept_bytes), ("fetch", back, kept_bytes)] if state.keeps_gradients else []
+            copies += [("copy out", out, sum_bytes)] if sums else []
+            before = op.name
+            for what, way, size_bytes in copies:
+                name = f"{op.name} {what}"
+                yield copied(name, way, size_bytes, layer=op.layer, after=(before,), part=Part.OPTIMIZER)
+                before = name
+            if not state.work.pinned:
+                yield Wait(name=f"{op.name} host waits", streams=(COMPUTE,), after=(before,), layer=op.layer, part=Part.OPTIMIZER)
 
 
 def _updating(step: Step, bodies: dict[str, Body], state: OffloadedState) -> Step:
@@ -160,7 +197,7 @@ def _updating(step: Step, bodies: dict[str, Body], state: OffloadedState) -> Ste
         kind=UPDATE_ON_HOST,
         payload_bytes=on_host * state.update_bytes,
     )
-    back = copied("copy parameters in", IN, on_host * state.kept_bytes, after=(update.name,), part=Part.OPTIMIZER)
+    back = copied("copy parameters in", state.ways[1], on_host * state.kept_bytes, after=(update.name,), part=Part.OPTIMIZER)
     host: list[AnyOp] = [update] if state.chosen.parameters else [update, back]
     rest = [replace(op, kernel=replace(kernel, rows=owned - on_host)) for op, kernel in kernels] if on_host < owned else []
     after = (host[-1].name, *(op.name for op in rest[-1:]))
@@ -179,7 +216,7 @@ def _fetching(body: Body, program: Program, state: OffloadedState) -> Iterator[A
         if isinstance(op, Collective) and op.purpose is Purpose.GATHER_PARAMETERS:
             parameters = op.payload_bytes // state.sharded.element_bytes
             size = held[op.name] = state.share(parameters, program.communicators[op.communicator]) * state.kept_bytes
-            fetch = copied(f"{op.name} copy in", IN, size, layer=op.layer, after=op.after, part=Part.OPTIMIZER)
+            fetch = copied(f"{op.name} copy in", state.ways[1], size, layer=op.layer, after=op.after, part=Part.OPTIMIZER)
             yield replace(fetch, detached=op.detached).holding(Buffer(Holding.GATHERED, size))
             op = replace(op, after=None if op.after is None else (*op.after, fetch.name))
         elif op.purpose is Purpose.COPY:
