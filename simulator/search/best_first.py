@@ -3,8 +3,8 @@
 Plans that differ in their pipelines only (stages, schedule, chunks, split) are a branch. A plan passes up to five questions, each
 dearer than the one before: is it legal, and does the state of the model fit in memory; how long do its kernels take at least,
 which a branch answers with the minimum over its plans; how long does its step take at least in any order of its slots
-(`quick_bound.py`); does it fit in memory in their order, and how long does its step then take at least (`bound.py`). What is left
-is simulated. One heap holds branches and plans by their bounds. The search ends when the least bound is above the value of the
+(`quick_bound.py`); does it fit in memory in their order, and, where the order alone says anything, how long does its step then
+take at least (`bound.py`). What is left is simulated. One heap holds branches and plans by their bounds. The search ends when the least bound is above the value of the
 K-th best plan: nothing that is left can be better. A plan that is as good as the K-th best is simulated, and stands behind it if
 its text does.
 """
@@ -88,6 +88,8 @@ class Looked:
     value: Value | None = None
     stage: int = 0
     """The question that comes next, as in `Question`."""
+    by_order: bool = True
+    """Whether its bound in the order of its slots is asked: that costs about as much as simulating it, and is rarely much tighter."""
 
     @property
     def known(self) -> Known:
@@ -137,7 +139,7 @@ class Search:
                 if question.stage == OPEN:
                     for number, quick_ns in zip(question.plans, found, strict=True):
                         plan = self.plans[number]
-                        plan.bound_ns = max(plan.bound_ns, quick_ns)
+                        plan.bound_ns, plan.by_order = max(plan.bound_ns, quick_ns), quick_ns == 0
                         self._push(EXAMINE, [number])
                 elif question.stage == EXAMINE:
                     self._order(question.plans[0], found)
@@ -267,7 +269,8 @@ class Search:
         if question.stage == OPEN:
             return quick_bounds_ns, (self.base, choices)
         if question.stage == EXAMINE:
-            return examined, (self.base, choices[0], self.aim.objective != "memory")
+            by_order = self.plans[question.plans[0]].by_order and self.aim.objective != "memory"
+            return examined, (self.base, choices[0], by_order)
         return measured, (self.base, choices[0], "auto", self.long)
 
 
