@@ -142,9 +142,10 @@ class Search:
                         plan.bound_ns, plan.by_order = max(plan.bound_ns, quick_ns), quick_ns == 0
                         self._push(EXAMINE, [number])
                 elif question.stage == EXAMINE:
-                    self._order(question.plans[0], found)
+                    if self.in_order(question.plans[0], found):
+                        self._push(SIMULATE, question.plans)
                 else:
-                    self._add(question.plans[0], found, tell)
+                    self.add(question.plans[0], found, tell)
                 self._save(question.plans)
 
     def _weigh(self, pool: Pool, tell: Callable[[str], None]) -> None:
@@ -175,7 +176,7 @@ class Search:
                 continue
             plan.weighed, plan.bound_ns = known.weighed, known.bound_ns
             if known.measured and not (self.long and known.status == TOO_LONG):
-                self._add(number, known.measured, tell)
+                self.add(number, known.measured, tell)
             elif known.status not in (NOT_REACHED, TOO_LONG):
                 plan.status = known.status
             elif known.stage == OPEN:
@@ -198,18 +199,18 @@ class Search:
             least = min(self.aim.least(plan.weighed, plan.bound_ns) for plan in plans)
             heappush(self._heap, (least, min(plan.text for plan in plans), Question(stage, tuple(numbers))))
 
-    def _order(self, number: int, found: Examined) -> None:
-        """Takes in what is known about a plan in the order of its slots."""
+    def in_order(self, number: int, found: Examined) -> bool:
+        """Takes in what is known about a plan in the order of its slots; returns whether it can be simulated."""
         plan = self.plans[number]
         memory_bytes = found.memory_bytes or plan.weighed.memory_bytes
         plan.weighed = replace(plan.weighed, memory_bytes=memory_bytes, reason=found.reason, example=found.example)
         plan.bound_ns = max(plan.bound_ns, found.bound_ns)
-        if found.status == LEGAL:
-            self._push(SIMULATE, [number])
-        else:
+        if found.status != LEGAL:
             plan.status = found.status
+        return found.status == LEGAL
 
-    def _add(self, number: int, found: Measured, tell: Callable[[str], None]) -> None:
+    def add(self, number: int, found: Measured, tell: Callable[[str], None]) -> None:
+        """Takes in the simulation of a plan."""
         plan = self.plans[number]
         plan.measured = found
         if found.step_time_s is None:
