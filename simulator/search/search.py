@@ -146,8 +146,8 @@ class Found:
 def search(
     scenario: str | Path | Mapping[str, Any],
     settings: Iterable[str] = (),
-    *,
     space: str | Path | Mapping[str, Any] | None = None,
+    *,
     over: Iterable[str] | Mapping[str, Sequence[Any]] = (),
     gpus: Sequence[int] = (),
     objective: str = "step_time",
