@@ -50,8 +50,9 @@ format: $(VENV)/.dev ## put the sources into shape
 bench: $(VENV)/.dev ## time the engine and the commands (PEERS=DIR times other programs beside)
 	@PEERS="$(PEERS)" $(PY) benchmarks/run.py $(ARGS)
 
-bench-long: $(VENV)/.dev ## every plan of a space without bounds, compared with a search of it
+bench-long: $(VENV)/.dev ## every plan of a space without bounds beside a search of it; Calculon's space (PEERS=DIR)
 	@$(PY) benchmarks/brute_force.py $(ARGS)
+	@PEERS="$(PEERS)" $(PY) benchmarks/calculon_space.py
 
 notebooks: $(VENV)/.dev ## run every notebooks/*.py and write its .ipynb
 	@$(PY) notebooks/make.py $(ARGS)

@@ -42,6 +42,8 @@ PARETO_HELP = "Find the front of step time against memory, cost or gpus, instead
 DAYS_HELP = "Leave out plans that take longer than so many days for the tokens."
 PLOT_HELP = "Draw the front (.png, .svg or .pdf).  [default front: memory]"
 TOKENS_HELP = "Say how long the best plans take for so many tokens."
+BUDGET_HELP = "Simulate at most N plans, which optuna chooses: for a space that is too large to look at every plan."
+MOST_BUDGET = 10_000
 STORE_HELP = "Commit what becomes of each plan to a table in SQLite, as it comes."
 YAML = (".yaml", ".yml")
 
@@ -58,6 +60,7 @@ YAML = (".yaml", ".yml")
 @click.option("--price", type=Positive(MOST_PRICE), help="Price of a GPU-hour, for the cost of the tokens.")
 @click.option("--pareto", metavar="NAME", help=PARETO_HELP)
 @click.option("--plot", metavar="FILE", callback=picture_path, help=PLOT_HELP)
+@click.option("--budget", metavar="N", type=Count(1, MOST_BUDGET), help=BUDGET_HELP)
 @click.option("--write", metavar="FILE", callback=checked_path(YAML), help="Write the best plan as a scenario.")
 @click.option("--store", metavar="FILE", callback=checked_path((SQLITE,)), help=STORE_HELP)
 @work_options
@@ -84,6 +87,8 @@ def command(
     for name in ("price", "days"):
         if options[name] and not options["tokens"]:
             raise UserError(f"--{name} is about a run of so many tokens", hint="--tokens 15e12")
+    if options["budget"] and options["store"]:
+        raise UserError("--store is for searches of all plans, --budget tries some", hint="one of the two")
     shard = shard_of_options(options, options["store"], "--store")
     base = base_of(scenario, settings, trust=trust)
     within_s = options["days"] * DAY_S / (options["tokens"] / tokens_of(base)) if options["days"] else inf
@@ -122,7 +127,7 @@ def _found(base: Base, aim: Aim, of: tuple[Any, ...], shard: Shard, options: dic
             file = str(shard.file(options["store"]))
             records = stack.enter_context(closing(StoredPlans(file, base, resume=options["resume"], merge=options["merge"])))
         return found_of(base, aim, *of, workers=workers.number, executor=workers.executor, long=options["long"],
-                        records=records, shard=shard, tell=tell)  # fmt: skip
+                        budget=options["budget"], records=records, shard=shard, tell=tell)  # fmt: skip
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:
@@ -187,6 +192,7 @@ def _record(found: Found, options: dict[str, Any]) -> dict[str, Any]:
     reasons = {field: {"plans": number, "example": example} for field, (number, example) in found.reasons.items()}
     return {
         "plans": len(found.search.plans),
+        "plans_of_space": found.of_plans,
         "simulated": counts.get("simulated", 0),
         "bounded": bounded,
         "infeasible": counts.get("infeasible", 0) + counts.get("out of memory", 0),
@@ -250,4 +256,6 @@ def _print(found: Found, options: dict[str, Any]) -> None:
     say(_counted(found))
     for field, (number, example) in found.reasons.items():
         say(f"  {number:,} infeasible by {field}: {example}")
+    if found.of_plans > len(found.search.plans):
+        say(f"of {found.of_plans:,} plans of the space; those that were not tried may be better")
     say(f"the best plan is {found.confirmed}" if found.complete else "interrupted: plans that are not listed may be better")

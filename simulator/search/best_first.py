@@ -1,12 +1,12 @@
 """The best plans of a space, best first: what could still be among the best is looked at, in the order of its bound.
 
-Plans that differ in their pipelines only (stages, schedule, chunks, split) are a branch. A plan passes up to five questions, each
-dearer than the one before: is it legal, and does the state of the model fit in memory; how long do its kernels take at least,
-which a branch answers with the minimum over its plans; how long does its step take at least in any order of its slots
-(`quick_bound.py`); does it fit in memory in their order, and how long does its step then take at least (`bound.py`). What is left
-is simulated. One heap holds branches and plans by their bounds. The search ends when the least bound is above the value of the
-K-th best plan: nothing that is left can be better. A plan that is as good as the K-th best is simulated, and stands behind it if
-its text does.
+Plans that differ in their pipelines only (stages, schedule, chunks, split) are a branch. A plan passes up to five questions,
+each dearer than the one before: is it legal, and does the state of the model fit in memory; how long do its kernels take at
+least, which a branch answers with the minimum over its plans; how long does its step take at least in any order of its slots
+(`quick_bound.py`); does it fit in memory in their order, and, where nothing is known without their order, how long does its
+step then take at least (`bound.py`). What is left is simulated. One heap holds branches and plans by their bounds. The search
+ends when the least bound is above the value of the K-th best plan: nothing that is left can be better. A plan that is as good
+as the K-th best is simulated, and stands behind it if its text does.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class Looked:
     value: Value | None = None
     stage: int = 0
     """The question that comes next, as in `Question`."""
+    by_order: bool = True
+    """Whether its bound in the order of its slots is asked, which costs about as much as simulating it."""
 
     @property
     def known(self) -> Known:
@@ -137,12 +139,13 @@ class Search:
                 if question.stage == OPEN:
                     for number, quick_ns in zip(question.plans, found, strict=True):
                         plan = self.plans[number]
-                        plan.bound_ns = max(plan.bound_ns, quick_ns)
+                        plan.bound_ns, plan.by_order = max(plan.bound_ns, quick_ns), quick_ns == 0
                         self._push(EXAMINE, [number])
                 elif question.stage == EXAMINE:
-                    self._order(question.plans[0], found)
+                    if self.in_order(question.plans[0], found):
+                        self._push(SIMULATE, question.plans)
                 else:
-                    self._add(question.plans[0], found, tell)
+                    self.add(question.plans[0], found, tell)
                 self._save(question.plans)
 
     def _weigh(self, pool: Pool, tell: Callable[[str], None]) -> None:
@@ -173,7 +176,7 @@ class Search:
                 continue
             plan.weighed, plan.bound_ns = known.weighed, known.bound_ns
             if known.measured and not (self.long and known.status == TOO_LONG):
-                self._add(number, known.measured, tell)
+                self.add(number, known.measured, tell)
             elif known.status not in (NOT_REACHED, TOO_LONG):
                 plan.status = known.status
             elif known.stage == OPEN:
@@ -196,18 +199,18 @@ class Search:
             least = min(self.aim.least(plan.weighed, plan.bound_ns) for plan in plans)
             heappush(self._heap, (least, min(plan.text for plan in plans), Question(stage, tuple(numbers))))
 
-    def _order(self, number: int, found: Examined) -> None:
-        """Takes in what is known about a plan in the order of its slots."""
+    def in_order(self, number: int, found: Examined) -> bool:
+        """Takes in what is known about a plan in the order of its slots; returns whether it can be simulated."""
         plan = self.plans[number]
         memory_bytes = found.memory_bytes or plan.weighed.memory_bytes
         plan.weighed = replace(plan.weighed, memory_bytes=memory_bytes, reason=found.reason, example=found.example)
         plan.bound_ns = max(plan.bound_ns, found.bound_ns)
-        if found.status == LEGAL:
-            self._push(SIMULATE, [number])
-        else:
+        if found.status != LEGAL:
             plan.status = found.status
+        return found.status == LEGAL
 
-    def _add(self, number: int, found: Measured, tell: Callable[[str], None]) -> None:
+    def add(self, number: int, found: Measured, tell: Callable[[str], None]) -> None:
+        """Takes in the simulation of a plan."""
         plan = self.plans[number]
         plan.measured = found
         if found.step_time_s is None:
@@ -267,7 +270,8 @@ class Search:
         if question.stage == OPEN:
             return quick_bounds_ns, (self.base, choices)
         if question.stage == EXAMINE:
-            return examined, (self.base, choices[0], self.aim.objective != "memory")
+            by_order = self.plans[question.plans[0]].by_order and self.aim.objective != "memory"
+            return examined, (self.base, choices[0], by_order)
         return measured, (self.base, choices[0], "auto", self.long)
 
 

@@ -20,10 +20,11 @@ from ..errors import InvariantBroken, UserError, did_you_mean, shown
 from ..study.grid import Axis, axes_of, said
 from ..study.pool import Workers
 from ..study.shard import WHOLE, Shard
-from ..units import seconds
+from ..units import HOUR_S, seconds
 from .best_first import Against, Aim, Looked, Objective, Search, search_of
 from .records import Records
-from .space import MOST_PLANS, Choice, choices, space_of, with_values
+from .sampled_search import SampledSearch, estimated_s
+from .space import MOST_PLANS, Choice, Space, choices, number_of_plans, space_of, with_values
 from .weigh import INFEASIBLE, TOO_LONG, Base, measured, scenario_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 OBJECTIVES, AGAINST = get_args(Objective), get_args(Against)
 MOST_TOP = 1000
+MOST_BUDGET = 10_000
 OTHER_WORK = ("model", "job.global_batch", "job.sequence_length", "jobs")
 """Fields that change what a step does: steps of different work cannot be compared."""
 OF_SPACE = ("plan.tp", "plan.pp", "plan.cp", "plan.ep", "plan.dp", "plan.schedule", "plan.chunks", "plan.sharding",
@@ -49,6 +51,8 @@ class Found:
     """False if the search was interrupted: the best plans are then those that were simulated until then."""
     confirmed: str
     """What the reference engine says about the winner."""
+    of_plans: int
+    """Number of plans of the space, or of its shard; with a budget more than were looked at."""
 
     @property
     def best(self) -> list[Looked]:
@@ -142,8 +146,8 @@ class Found:
 def search(
     scenario: str | Path | Mapping[str, Any],
     settings: Iterable[str] = (),
-    *,
     space: str | Path | Mapping[str, Any] | None = None,
+    *,
     over: Iterable[str] | Mapping[str, Sequence[Any]] = (),
     gpus: Sequence[int] = (),
     objective: str = "step_time",
@@ -151,18 +155,21 @@ def search(
     pareto: str | None = None,
     trust: bool = False,
     long: bool = False,
+    budget: int | None = None,
     workers: int = 1,
     executor: Executor | str | None = None,
 ) -> pd.DataFrame:
     """The best plans of a scenario, and what became of every other plan of the space: a row for each, the best first.
 
-    The space is a file or a mapping such as {"tp": [4, 8], "microbatch": [1]}; what it leaves out is as in the default.
-    Plans that cannot be among the `top` best are not simulated: their rows have the bound that says so. With `pareto`, one of
-    memory, cost and gpus, the first rows are the front of step time against it. An `executor` of `concurrent.futures`, or the
-    address of a Dask scheduler such as "dask://localhost:8786", does the work elsewhere; such an address is trusted like code.
+    The space is a file or a mapping such as {"tp": [4, 8], "microbatch": [1]}; what it leaves out is as in the default. Plans
+    that cannot be among the `top` best are not simulated: their rows have the bound that says so. With `pareto`, one of
+    memory, cost and gpus, the first rows are the front of step time against it. With a `budget`, optuna proposes plans of a
+    space that is too large, at most so many are simulated, and only those that were tried have rows. An `executor` of
+    `concurrent.futures`, or the address of a Dask scheduler such as "dask://localhost:8786", does the work elsewhere; such an
+    address is trusted like code.
     """
     aim, base = aim_of(objective, top, pareto), base_of(scenario, settings, trust=trust)
-    return found_of(base, aim, space, over, gpus, workers=workers, executor=executor, long=long).table()
+    return found_of(base, aim, space, over, gpus, budget=budget, workers=workers, executor=executor, long=long).table()
 
 
 def base_of(scenario: str | Path | Mapping[str, Any], settings: Iterable[str] = (), *, trust: bool = False) -> Base:
@@ -198,6 +205,7 @@ def found_of(
     over: Iterable[str] | Mapping[str, Sequence[Any]] = (),
     gpus: Sequence[int] = (),
     *,
+    budget: int | None = None,
     workers: int = 1,
     executor: Executor | str | None = None,
     long: bool = False,
@@ -210,9 +218,13 @@ def found_of(
     scenario = from_document(base.document, Trust(base.trust))
     if aim.objective == "energy" and (why := no_energy(scenario.cluster.gpu, scenario.job.dtype)):
         raise UserError(f"energy is not known: {why}", hint="search for step_time or cost")
-    all_choices = choices_of(base, space, over, gpus)
-    part = [all_choices[number] for number in shard.numbers(len(all_choices))]
-    looked = search_of(base, aim, part, long=long, records=records)
+    if budget is None:
+        every = choices_of(base, space, over, gpus)
+        looked = search_of(base, aim, [every[number] for number in shard.numbers(len(every))], long=long, records=records)
+        of_plans = len(looked.plans)
+    else:
+        looked = _sampled(base, aim, (space_of(space), _axes(base, over, gpus)), budget, long=long)
+        of_plans = number_of_plans(looked.space, looked.axes)
     complete = True
     try:
         looked.run(Workers(workers, executor), tell)
@@ -220,7 +232,16 @@ def found_of(
         complete = False
     wall_s = perf_counter() - began
     confirmed = _confirmed(looked, long=long) if looked.best and complete else "not confirmed: the search was interrupted"
-    return Found(looked, wall_s, complete, confirmed if looked.best else "no plan was simulated")
+    return Found(looked, wall_s, complete, confirmed if looked.best else "no plan was simulated", of_plans)
+
+
+def _sampled(base: Base, aim: Aim, of: tuple[Space, tuple[Axis, ...]], budget: int, *, long: bool) -> SampledSearch:
+    """A search of what optuna proposes of a space, with further fields. Raises `UserError` for what a budget cannot be."""
+    if not isinstance(budget, int) or isinstance(budget, bool) or not 1 <= budget <= MOST_BUDGET:
+        raise UserError(f"a budget of {shown(budget)} plans", hint=f"a whole number from 1 to {MOST_BUDGET:,}")
+    if aim.against:
+        raise UserError("a front needs every plan, not a budget", hint="a smaller space without a budget, or an objective")
+    return SampledSearch(base, aim, [], long, space=of[0], axes=of[1], budget=budget)
 
 
 def choices_of(
@@ -230,11 +251,22 @@ def choices_of(
     gpus: Sequence[int] = (),
 ) -> list[Choice]:
     """The plans of a search. Raises `UserError` for fields that cannot vary in it."""
-    scenario = from_document(base.document, Trust(base.trust))
+    axes, values = _axes(base, over, gpus), space_of(space)
+    if (number := number_of_plans(values, axes)) > MOST_PLANS:
+        hours = estimated_s(base, values, axes) / HOUR_S
+        raise UserError(
+            f"{number:,} plans are more than a search should have: to look at all of them takes about {hours:,.1f} core-hours",
+            hint=f"at most {MOST_PLANS:,}: a smaller space, or a budget of plans that are simulated, which optuna chooses",
+        )
+    return list({choice.text: choice for choice in choices(values, axes)}.values())
+
+
+def _axes(base: Base, over: Iterable[str] | Mapping[str, Sequence[Any]], gpus: Sequence[int]) -> tuple[Axis, ...]:
+    """The fields that vary beside the parts of a plan. Raises `UserError` for those that cannot vary in a search."""
     axes, faults = axes_of(over) if over else ((), [])
     if faults:
         raise UserError(faults=faults)
-    axes = (*_sizes(scenario, gpus), *axes)
+    axes = (*_sizes(from_document(base.document, Trust(base.trust)), gpus), *axes)
     for axis in axes:
         same = [name for name in (*OTHER_WORK, *OF_SPACE) if axis.name == name or axis.name.startswith(f"{name}.")]
         if same and same[0] in OTHER_WORK:
@@ -243,12 +275,7 @@ def choices_of(
             )
         if same:
             raise UserError(f"{axis.name} is a part of the space", hint="--space FILE says which values it may have")
-    found = list({choice.text: choice for choice in choices(space_of(space), axes)}.values())
-    if len(found) > MOST_PLANS:
-        raise UserError(
-            f"{len(found):,} plans are more than a search should have", hint=f"at most {MOST_PLANS:,}: a smaller space"
-        )
-    return found
+    return axes
 
 
 def _sizes(scenario: Scenario, gpus: Sequence[int]) -> tuple[Axis, ...]:

@@ -169,9 +169,13 @@ def kinds_at(schedule: Any, shape: Shape) -> tuple[str, ...] | None:
 
 
 def _key(scenario: Scenario, instances: Sequence[Stage]) -> tuple[object, ...]:
-    """What the times of slots depend on besides their bodies: all of the scenario but what only orders and divides them."""
+    """What the times of slots depend on besides their bodies: all of the scenario but what only orders and divides them.
+
+    Reductions of gradients and transfers are no part of slots, so that it does not matter what runs beside these.
+    """
     plan, mesh = derived.placed(scenario), derived.mesh_of(scenario)
-    alike = replace(plan, pp=1, dp=None, chunks=1, schedule=FORWARD, layout=EVEN)
+    overlap = replace(plan.overlap, dp=None, pp=None)
+    alike = replace(plan, pp=1, dp=None, chunks=1, schedule=FORWARD, layout=EVEN, overlap=overlap)
     groups = tuple(mesh.groups((axis,)).tobytes() for axis in PLACES if mesh.sizes.get(axis, 1) > 1)
     replicas = derived.replicas(scenario)
     ends = ({stage.rank for stage in instances if end(stage)} for end in (attrgetter("embedding"), attrgetter("head")))

@@ -7,9 +7,10 @@ stand in the order of their texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -158,10 +159,9 @@ def choices(space: Space, axes: Sequence[Axis]) -> Iterator[Choice]:
     others = [
         tuple(zip((axis.name for axis in axes), values, strict=True)) for values in product(*(axis.values for axis in axes))
     ]
-    pipelines = list(dict.fromkeys(_pipelines(space)))
     parts: tuple[Sequence[Any], ...] = (
         others,
-        pipelines,
+        _pipelines(space),
         space.tp,
         space.cp,
         space.ep,
@@ -175,10 +175,30 @@ def choices(space: Space, axes: Sequence[Axis]) -> Iterator[Choice]:
         yield Choice(tp, pp, cp, ep, microbatch, schedule, chunks, sharding, recompute, split, dp, overlap, other)
 
 
-def _pipelines(space: Space) -> Iterator[tuple[int, str, int, str]]:
-    """Degree, schedule, chunks and split of pipelines, those that are the same several times."""
-    for pp, schedule, chunks, split in product(space.pp, space.schedule, space.chunks, space.split):
-        if pp == 1:
-            yield pp, WITHOUT_PIPELINE, 1, EVEN
-        else:
-            yield pp, schedule, getattr(catalog.module("schedules", schedule), "CHUNKS", chunks), split
+def choice_by(space: Space, axes: Sequence[Axis], pick: Callable[[str, Sequence[Any]], Any]) -> Choice:
+    """The plan of a space whose parts are picked by their names, each from its values."""
+    names = ("tp", "pp", "cp", "ep", "microbatch", "schedule", "chunks", "sharding", "recompute", "split", "overlap")
+    picked = {name: pick(name, getattr(space, name)) for name in names}
+    _, schedule, chunks, split = _pipeline(*(picked[name] for name in ("pp", "schedule", "chunks", "split")))
+    others = tuple((axis.name, pick(axis.name, axis.values)) for axis in axes)
+    alike = {"schedule": schedule, "chunks": chunks, "split": split, "dp": pick("dp", space.dp or (None,))}
+    return Choice(**{**picked, **alike}, others=others)
+
+
+def number_of_plans(space: Space, axes: Sequence[Axis]) -> int:
+    """The number of plans of a space, found without any of them."""
+    parts = (space.tp, space.cp, space.ep, space.dp or (None,), space.microbatch, space.sharding, space.recompute, space.overlap)
+    return len(_pipelines(space)) * prod(map(len, parts)) * prod(len(axis.values) for axis in axes)
+
+
+def _pipelines(space: Space) -> list[tuple[int, str, int, str]]:
+    """Degree, schedule, chunks and split of the pipelines of a space."""
+    pipelines = product(space.pp, space.schedule, space.chunks, space.split)
+    return list(dict.fromkeys(_pipeline(*pipeline) for pipeline in pipelines))
+
+
+def _pipeline(pp: int, schedule: str, chunks: int, split: str) -> tuple[int, str, int, str]:
+    """A pipeline as it is called, whatever it is given: it may have no choice of a schedule, or of the number of chunks."""
+    if pp == 1:
+        return pp, WITHOUT_PIPELINE, 1, EVEN
+    return pp, schedule, getattr(catalog.module("schedules", schedule), "CHUNKS", chunks), split

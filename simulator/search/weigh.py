@@ -23,13 +23,13 @@ from ..costs.kernels.power import no_energy
 from ..errors import UserError
 from ..frozen import replace
 from ..plan.stage_layers import stage_layers
-from ..program.slot import Layout
 from ..simulation import steady_state
 from ..simulation.energy import Energy
 from ..simulation.estimated_effort import TooLong
 from ..simulation.memory_check import host_bytes, host_capacity_bytes, least_state_bytes, memory_of, slots_of
 from ..simulation.simulate import layout_of, prices_of, simulate_scenario, site_of
 from .bound import lower_bound
+from .plans_session import of_this_process
 from .quick_bound import quick_bound_ns
 from .slot_times import PlanSlots, SlotTimes, plan_slots, slot_kinds
 from .space import EVEN, Choice, with_values
@@ -37,8 +37,6 @@ from .space import EVEN, Choice, with_values
 INFEASIBLE, OUT_OF_MEMORY, LEGAL, TOO_LONG = "infeasible", "out of memory", "legal", "too long"
 UNBOUNDED = ("zb-auto", "optimal")
 """Schedules that the bound of an order does not cover."""
-MOST_LAYOUTS = 8
-"""Largest number of orders that a process keeps: one of 1,024 microbatches on 16 ranks takes 10 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +103,11 @@ class _Rest:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Kept:
-    """What plans have in common: a scenario whose plan is replaced by theirs, times of kernels and of slots, and orders."""
+    """What plans have in common: a scenario whose plan is replaced by theirs, and times of kernels and of slots."""
 
     scenario: Scenario
     prices: PricedKernels
     times: SlotTimes = field(default_factory=SlotTimes)
-    layouts: dict[object, Layout] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=16)
@@ -206,21 +203,7 @@ def _site(kept: _Kept, scenario: Scenario) -> Site:
     """The site of a scenario, with times of kernels that plans share, unless its framework chooses a format for the job."""
     first = kept.scenario
     alike = scenario.framework == first.framework and scenario.fidelity.power == first.fidelity.power
-    return site_of(scenario, kept.prices if alike else prices_of(scenario))
-
-
-def _layout(kept: _Kept, scenario: Scenario, site: Site) -> Layout:
-    """The order of the slots of a scenario, which plans of one shape share."""
-    by_costs = getattr(scenario.schedule, "COST_AWARE", False)
-    if by_costs or scenario.plan.shares_vocabulary or catalog.is_code(scenario.plan.schedule):
-        return layout_of(scenario, site)
-    beside = scenario.plan.exchanges_beside_compute(scenario.framework.overlap)
-    key = scenario.plan.schedule, derived.schedule_shape(scenario), beside
-    if key not in kept.layouts:
-        while len(kept.layouts) >= MOST_LAYOUTS:
-            kept.layouts.pop(next(iter(kept.layouts)))
-        kept.layouts[key] = layout_of(scenario, site)
-    return kept.layouts[key]
+    return site_of(scenario, kept.prices if alike else prices_of(scenario), of_this_process())
 
 
 def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
@@ -229,7 +212,7 @@ def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
     scenario = feasible.check(_scenario(kept, choice))
     site = _site(kept, scenario)
     try:
-        layout = _layout(kept, scenario, site)
+        layout = layout_of(scenario, site, of_this_process())
         slots = slots_of(scenario, layout)
     except UserError as error:
         reason, example = _fault(error)
@@ -252,7 +235,7 @@ def _fault(error: UserError) -> tuple[str, str]:
 def measured(base: Base, choice: Choice, engine: str = "auto", long: bool = False) -> Measured:
     """The simulated step of a legal plan."""
     try:
-        run = simulate_scenario(scenario_of(base, choice), engine=engine, long=long)
+        run = simulate_scenario(scenario_of(base, choice), engine=engine, long=long, session=of_this_process())
     except TooLong as error:
         return Measured(None, reason=error.faults[0].message)
     metrics = run.metrics

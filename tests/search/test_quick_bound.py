@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
@@ -70,3 +71,16 @@ def test_a_schedule_has_the_kinds_of_slots_of_a_small_shape_at_every_shape(sched
             assert kinds is None or found <= set(kinds)
             tried += kinds is not None
     assert tried >= 3
+
+
+@pytest.mark.parametrize("framework", ["none", "megatron-core-2025"])
+def test_slots_that_plans_share_have_the_times_of_each_plan(framework: str) -> None:
+    software = {"framework": sim.framework(framework)} if framework != "none" else {}
+    overlaps = [sim.Overlap(dp=dp, pp=pp, tp=tp) for dp, pp, tp in product([None, False, True], repeat=3)]
+    shared, pipelines = SlotTimes(), [(2, "1f1b", 1), (2, "interleaved", 2), (4, "zb-v", 2)]
+    for sharding, overlap, (pp, schedule, chunks) in product(["none", "zero1"], overlaps, pipelines):
+        plan = sim.Plan(tp=2, pp=pp, schedule=schedule, chunks=chunks, sharding=sharding, overlap=overlap)
+        of = feasible.check(scenario(plan=plan, **software))
+        site = site_of(of)
+        assert plan_slots(of, site, shared) == plan_slots(of, site, SlotTimes())
+    assert len(shared.known) < 2 * len(overlaps)

@@ -50,6 +50,12 @@ SPACES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "context": (SCENARIO, {"tp": [1, 2], "pp": [1, 2], "cp": [1, 2, 4], "microbatch": [1], "recompute": ["none"]}, "step_time"),
     "recomputation": (FRAMEWORK, {"tp": [1, 2], "pp": [2, 4], "microbatch": [1, 2], "split": ["even"]}, "step_time"),
 }
+RUN_AGAIN: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    (FRAMEWORK, {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "microbatch": [1, 2]}),
+    (FRAMEWORK, {"tp": [1, 2], "pp": [2, 4], "microbatch": [1], "recompute": ["none"], "chunks": [2],
+                 "schedule": ["1f1b", "gpipe", "hanayo", "zb-h1", "zb-v", "dualpipe-v", "chimera", "seq-1f1b", "naive"]}),
+    (SCENARIO, {"tp": [1, 2], "pp": [1, 2], "cp": [1, 2], "microbatch": [1, 2], "sharding": ["none", "zero1", "zero3", "fsdp"]}),
+)  # fmt: skip
 SLOWER = tuple(LEFT_OUT.values())
 FAST = ("tensor", "cost", "memory")
 
@@ -95,6 +101,18 @@ def test_plans_are_skipped_and_never_better() -> None:
         one = tried(result.search.base, plan.choice)
         assert one is not None
         assert (one.step_time_s or 0) > worst
+
+
+@pytest.mark.slow
+def test_no_run_of_a_skipped_plan_is_quicker_than_what_is_proposed() -> None:
+    """200 random ones of all plans that searches skip, each run from its scenario as `trainsim run` runs it."""
+    skipped = []
+    for scenario, space in RUN_AGAIN:
+        result = found(scenario, space, "step_time", top=2)
+        plans = [plan for plan in result.search.plans if plan.status in SLOWER]
+        skipped += [(result.document(plan).data, plan.text, result.best[-1].simulated()[1]) for plan in plans]
+    for document, text, proposed_s in random.Random(18).sample(skipped, 200):
+        assert sim.scenario(document).simulate().metrics.step_time_s > proposed_s, text
 
 
 def test_processes_find_the_same() -> None:

@@ -1,0 +1,38 @@
+"""The session in which a process looks at the plans of a search: they share what one plan finds, and few orders of slots stay.
+
+A session keeps times of kernels, algorithms, routes and operations of slots; what it keeps of each is bounded
+(`simulation/session.py`). Orders of slots are by far the largest of these for plans with many microbatches, and few plans of a
+search have the same, so that they are bounded by their slots. Results are the same with a session and without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from ..kept import Kept
+from ..program.slot import Layout
+from ..simulation.session import Session
+
+MOST_SLOTS = 1 << 18
+"""Largest number of forward slots of all orders that a process keeps, about 100 MB: eight of 1,024 microbatches in 32 stages."""
+
+
+class PlansSession(Session):
+    """A session that keeps orders of slots by how many slots they have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._orders = Kept(MOST_SLOTS)
+
+    def layout(self, key: tuple[Any, ...], make: Callable[[], Layout]) -> Layout:
+        """The order of slots of a schedule for a shape."""
+        shape = key[-1]
+        return self._orders.of(key, make, shape.stages * shape.microbatches)
+
+
+@lru_cache(maxsize=1)
+def of_this_process() -> PlansSession:
+    """The session of this process, which is that of all searches that it takes part in."""
+    return PlansSession()

@@ -1,0 +1,182 @@
+"""A search of a space that is too large to look at every plan: optuna chooses what to simulate next, within a budget.
+
+Its tree-structured Parzen estimator proposes values of each part of a plan by how the plans did that were tried. A proposal
+passes the same questions as in any search: legality, memory, a proven bound, and the step. What cannot be among the best is
+not simulated, and what cannot run is never proposed as a plan. Nothing is proven about plans that were not tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..study.grid import Axis
+from ..study.pool import Call, Workers, opened
+from ..units import seconds
+from .best_first import BY_BUSY_TIME, HINT, NOT_REACHED, SIMULATED, TOO_SLOW, Aim, Looked, Search, Value
+from .space import Choice, Space, choice_by, number_of_plans
+from .weigh import LEGAL, TOO_LONG, Base, Examined, Measured, Weighed, examined, measured, quick_bounds_ns, weighed
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+    from optuna.trial import Trial
+
+INSTALL = "pip install 'cluster-training-simulator[search]'"
+MOST_TRIES = 20
+"""Largest number of proposals for each plan that may be simulated: many are illegal, lack memory, or were made before."""
+WORDS = ("schedule", "sharding", "recompute", "split", "overlap")
+"""Parts of a plan whose values have no order."""
+SEED = 0
+SAMPLE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan has to be better than to be simulated: the value of the last of the wanted plans, if there are so many."""
+
+    aim: Aim
+    worst: Value | None
+
+    def left_out(self, plan: Weighed, bound_ns: int) -> str:
+        """Why a plan with this bound is not wanted; empty if it may be."""
+        if seconds(bound_ns) > self.aim.within_s:
+            return TOO_SLOW
+        return BY_BUSY_TIME if self.worst is not None and self.aim.least(plan, bound_ns) > self.worst else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What is known about a plan after the questions that it came to."""
+
+    weighed: Weighed
+    bound_ns: int = 0
+    left_out: str = ""
+    ordered: Examined | None = None
+    measured: Measured | None = None
+
+
+def tried(base: Base, choice: Choice, limits: Limits, long: bool) -> Tried:
+    """Asks a plan one question after the other, until it is simulated or one of the answers rules it out."""
+    (first,) = weighed(base, [choice])
+    if first.status != LEGAL:
+        return Tried(first)
+    bound_ns = max(first.branch_ns, *quick_bounds_ns(base, [choice]))
+    if left_out := limits.left_out(first, bound_ns):
+        return Tried(first, bound_ns, left_out)
+    ordered = examined(base, choice, bounds=False)
+    if ordered.status != LEGAL:
+        return Tried(first, bound_ns, ordered=ordered)
+    return Tried(first, bound_ns, ordered=ordered, measured=measured(base, choice, "auto", long))
+
+
+@dataclass(slots=True)
+class SampledSearch(Search):
+    """A search of the plans that optuna proposes; `plans` are those that were tried."""
+
+    space: Space = field(default_factory=Space)
+    axes: Sequence[Axis] = ()
+    budget: int = 1
+    """Largest number of plans that are simulated."""
+    seed: int = SEED
+    tries: int = 0
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    def run(self, workers: Workers, tell: Callable[[str], None]) -> None:
+        """Tries what optuna proposes, until the budget is used up, or enough has been proposed in vain."""
+        study = _study(self.seed)
+        with opened(workers, HINT) as pool:
+            for (trial, number), found in pool.answers(_Proposals(self, study), 1):
+                self._take(number, found, tell)
+                self._learn(study, trial, self.plans[number])
+
+    def next_proposal(self, study: Study) -> tuple[tuple[Trial, int], Call] | None:
+        """A plan that was not tried before, and the question that it is asked; None if nothing more may be handed out now."""
+        from optuna.trial import TrialState
+
+        every = number_of_plans(self.space, self.axes)
+        while self._may_be_simulated() < self.budget and self.tries < MOST_TRIES * self.budget and len(self.plans) < every:
+            self.tries += 1
+            trial = study.ask()
+            choice = choice_by(self.space, self.axes, lambda name, values: _picked(trial, name, values))  # noqa: B023
+            if choice.text in self._numbers:
+                study.tell(trial, state=TrialState.FAIL)  # which teaches nothing
+                continue
+            number = self._numbers[choice.text] = len(self.plans)
+            self.plans.append(Looked(choice, choice.text))
+            worst = self.best[self.aim.top - 1][0] if len(self.best) >= self.aim.top else None
+            return (trial, number), (tried, (self.base, choice, Limits(self.aim, worst), self.long))
+        return None
+
+    def _may_be_simulated(self) -> int:
+        """The number of plans that were simulated, or are still tried."""
+        return sum(plan.status in (SIMULATED, TOO_LONG, NOT_REACHED) for plan in self.plans)
+
+    def _take(self, number: int, found: Tried, tell: Callable[[str], None]) -> None:
+        plan = self.plans[number]
+        plan.weighed, plan.bound_ns = found.weighed, found.bound_ns
+        plan.status = found.left_out or (found.weighed.status if found.weighed.status != LEGAL else NOT_REACHED)
+        if found.ordered and self.in_order(number, found.ordered) and found.measured:
+            self.add(number, found.measured, tell)
+
+    def _learn(self, study: Study, trial: Trial, plan: Looked) -> None:
+        """Tells optuna the value of a plan, or its least value if that leaves it out; what cannot run is the worst."""
+        from optuna.trial import TrialState
+
+        if plan.value is not None:
+            study.tell(trial, plan.value[0])
+        elif plan.status == BY_BUSY_TIME:
+            study.tell(trial, self.aim.least(plan.weighed, plan.bound_ns)[0])
+        else:
+            study.tell(trial, state=TrialState.PRUNED)
+
+
+class _Proposals:
+    """The proposals of a search one after the other. There may be more after it has ended, when results have come."""
+
+    def __init__(self, search: SampledSearch, study: Study) -> None:
+        self._search, self._study = search, study
+
+    def __iter__(self) -> Iterator[tuple[tuple[Trial, int], Call]]:
+        return self
+
+    def __next__(self) -> tuple[tuple[Trial, int], Call]:
+        proposal = self._search.next_proposal(self._study)
+        if proposal is None:
+            raise StopIteration
+        return proposal
+
+
+def _study(seed: int) -> Study:
+    """A study of optuna that makes the same proposals for the same results every time."""
+    if find_spec("optuna") is None:
+        raise UserError("a budget needs optuna, which is not installed", hint=f"{INSTALL}, or a smaller space without a budget")
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+
+
+def _picked(trial: Trial, name: str, values: Sequence[Any]) -> Any:
+    """The value that a trial proposes for a part of a plan: degrees by their order, words and further fields without one."""
+    if len(values) < 2:
+        return values[0]
+    by_order = name not in WORDS and "." not in name
+    number = trial.suggest_int(name, 0, len(values) - 1) if by_order else trial.suggest_categorical(name, range(len(values)))
+    return values[number]
+
+
+def estimated_s(base: Base, space: Space, axes: Sequence[Axis]) -> float:
+    """Processor seconds to weigh and bound every plan of a space, by some random ones."""
+    draw = np.random.default_rng(SEED)
+    began = perf_counter()
+    for _ in range(SAMPLE):
+        choice = choice_by(space, axes, lambda name, values: values[int(draw.integers(len(values)))])
+        if weighed(base, [choice])[0].status == LEGAL:
+            quick_bounds_ns(base, [choice])
+    return (perf_counter() - began) / SAMPLE * number_of_plans(space, axes)

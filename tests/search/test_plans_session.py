@@ -1,0 +1,59 @@
+"""Plans that share a session have the results that each has by itself, and the orders that are kept are bounded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.config import catalog
+from simulator.program.slot import Shape, lay_out
+from simulator.search import plans_session, weigh
+from simulator.search.plans_session import PlansSession
+from simulator.search.search import base_of, choices_of
+from simulator.simulation.session import Session
+
+from .test_search import FRAMEWORK
+
+SPACE: dict[str, Any] = {
+    "tp": [1, 2], "pp": [1, 2, 4], "microbatch": [1, 2], "recompute": ["none", "full"], "split": ["even"],
+    "schedule": ["1f1b", "zb-v", "dualpipe-v"], "overlap": ["framework", "none"],
+}  # fmt: skip
+
+
+def test_a_session_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = base_of(FRAMEWORK)
+    plans = choices_of(base, SPACE)[::3]
+    legal = [plan for plan in plans if weigh.weighed(base, [plan])[0].status == weigh.LEGAL]
+    session = PlansSession()
+    monkeypatch.setattr(weigh, "of_this_process", lambda: session)
+    shared = [(weigh.examined(base, plan), weigh.measured(base, plan)) for plan in legal]
+    monkeypatch.setattr(weigh, "of_this_process", Session)
+    alone = [(weigh.examined(base, plan), weigh.measured(base, plan)) for plan in legal]
+    assert len(legal) >= 10
+    assert shared == alone
+
+
+def test_plans_of_a_process_share_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans_session.of_this_process.cache_clear()
+    made: list[object] = []
+    kept = PlansSession.prices
+    monkeypatch.setattr(PlansSession, "prices", lambda self, *given: made.append(self) or kept(self, *given))
+    base = base_of(FRAMEWORK)
+    for plan in choices_of(base, {"tp": [1, 2], "pp": [1], "microbatch": [1], "recompute": ["none"]}):
+        weigh.measured(base, plan)
+    assert len(made) == 2
+    assert made[0] is made[1] is plans_session.of_this_process()
+
+
+def test_orders_are_kept_by_how_many_slots_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans_session, "MOST_SLOTS", 100)
+    session, schedule, made = PlansSession(), catalog.module("schedules", "1f1b"), []
+
+    def order(microbatches: int) -> None:
+        shape = Shape(4, microbatches)
+        session.layout((schedule, shape), lambda: made.append(microbatches) or lay_out(schedule, shape))
+
+    for microbatches in (8, 16, 8, 16, 4, 8, 32, 32):
+        order(microbatches)
+    assert made == [8, 16, 4, 8, 32, 32]
