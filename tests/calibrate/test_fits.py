@@ -118,7 +118,7 @@ def report() -> Any:
     return compare_rows(kernels, csv_tables.read(TABLE), TABLE.name)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "gpu, op, percent",
     [

@@ -117,7 +117,11 @@ def ways(scenario: Path, flows: Path, out: Path) -> dict[str, list[object]]:
     }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+LONG = ("demo", "search", "explain")
+"""Commands that simulate for seconds."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in COMMANDS])
 def test_a_command_prints_text_or_one_json_value(name: str, scenario: Path, flows: Path, tmp_path: Path) -> None:
     args = ways(scenario, flows, tmp_path / "demo")[name]
     text, record = trainsim(*args), trainsim(*args, "--json")

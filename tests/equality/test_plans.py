@@ -152,7 +152,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     return scenario(model, limited, plan, job, perturb=tuple(perturb), fidelity=fidelity, framework=framework)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(scenarios())
 def test_folded_equals_unfolded(of: Scenario) -> None:
     feasible.check(of)

@@ -73,7 +73,7 @@ def check(of: Scenario, steps: int | None, *, every: bool) -> None:
         assert_equal(*pair)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(scenarios(), st.sampled_from([1, 1, 2]), st.booleans())
 def test_every_row_is_as_in_the_reference(of: Scenario, steps: int, every: bool) -> None:
     check(of, steps, every=every)

@@ -35,6 +35,7 @@ def test_docs_transcripts_of_explain_are_what_the_commands_print() -> None:
     assert rendered(text) == text, "python -m tests.project.readme writes them anew"
 
 
+@pytest.mark.slow
 def test_docs_transcripts_of_search_are_what_the_commands_print(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(README.parent)
     text = SEARCH.read_text(encoding="utf-8")
