@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -108,10 +109,8 @@ def bind_first(
     copies = None if gpus is not None or site.perturbations else copies_of(program, mesh, site.cluster)
     if copies:
         within(len(copies.ranks))
-        try:
+        with suppress(Different):  # what the description of the cluster could not tell
             return _bind(program, mesh, site, copies.ranks, copies)
-        except Different:
-            pass
     within(mesh.ranks)
     return bind(program, mesh, site, gpus=gpus)
 

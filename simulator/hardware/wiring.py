@@ -1,4 +1,4 @@
-"""Vertices and links of a cluster as columns: small enough for 100,000 GPUs, complete enough to draw the graph.
+"""Vertices and links of a cluster as columns: written out only where they are read, complete enough to draw the graph.
 
 A vertex is a number; the kind and the name of a vertex follow from the number. A link is directed and belongs to a class, such
 as `nvlink up`; tables group links by class. Where all flows of a link also cross certain other links, `covered` pairs the link
