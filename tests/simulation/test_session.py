@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from dataclasses import replace
 from itertools import product
@@ -72,6 +73,7 @@ def test_the_memory_of_a_session_stays_flat() -> None:
         for number in range(150):
             of = scenario(plan=PLANS[number % len(PLANS)], cluster=small_cluster(4), job=sim.Job(64 + 16 * (number % 50), 16))
             simulate_scenario(of, session=session, allow_oom=True)
+        gc.collect()
         sizes.append(tracemalloc.get_traced_memory()[0])
         del round_
     tracemalloc.stop()
