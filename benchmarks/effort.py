@@ -13,7 +13,8 @@ from typing import Any
 
 import simulator as sim
 from simulator.config import catalog
-from simulator.program.slot import Shape, as_taken, lay_out
+from simulator.program.layout import as_taken, lay_out
+from simulator.program.slot import Shape
 from simulator.simulation import estimated_effort
 from simulator.study.collective import collective, spread
 from simulator.study.flows import Case, Flow, effort_of, end_times_s

@@ -13,7 +13,8 @@ import argparse
 from time import process_time
 
 from simulator.config import catalog
-from simulator.program.slot import Durations, Shape, as_taken
+from simulator.program.layout import as_taken
+from simulator.program.slot import Durations, Shape
 
 SIZES = ((8, 32), (16, 64), (32, 128))
 """Ranks and microbatches."""

@@ -13,7 +13,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from .errors import InvariantBroken, OutsideDomain, UserError
-from .program.slot import Durations, Layout, Shape, as_taken, lay_out
+from .program.layout import Layout, as_taken, lay_out
+from .program.slot import Durations, Shape
 from .study.schedule import evaluate
 
 SHAPES = tuple(

@@ -8,7 +8,8 @@ from simulator.config import catalog
 from simulator.figures.drawing import save
 from simulator.figures.gantt import gantts
 from simulator.files import atomic
-from simulator.program.slot import Durations, Shape, as_taken, lay_out
+from simulator.program.layout import as_taken, lay_out
+from simulator.program.slot import Durations, Shape
 from simulator.study.schedule import evaluate
 
 HERE = Path(__file__).parent

@@ -102,7 +102,6 @@ def with_launches(
 
 def _role(template: Template, labels: Labels, host: Host, edges: dict[str, int], blocks: bool) -> _RoleLaunches:
     """The launches of a template. Where transfers block, no sender waits for the launch of a receive."""
-    cost_ns = np.where(labels.is_compute, host.kernel_ns, host.collective_ns)
     is_barrier = labels.of_op(lambda op: isinstance(op, Collective) and op.kind == BARRIER)
     if host.waits_for_transfers:
         is_barrier |= np.array([step.phase == WAIT for step in labels.steps])[labels.step]
@@ -112,13 +111,10 @@ def _role(template: Template, labels: Labels, host: Host, edges: dict[str, int],
     np.minimum.at(first, template.preds.idx, template.preds.row_of)
     # receives stand first in a rank's program, posted long before
     at, under = np.where((receives >= 0) & (first < len(row)), first, row), row
+    cost_ns = launch_times_ns(labels, host)
     if host.graph_ns is not None:
-        graphed = np.array([step.phase in GRAPHED for step in labels.steps])[labels.step]
-        first = np.full(len(labels.steps), len(row))
-        np.minimum.at(first, labels.step, row)
-        under = np.where(graphed, first[labels.step], row)
-        cost_ns = np.where(under != row, 0, np.where(graphed, host.graph_ns, cost_ns))
-    cost_ns[labels.is_wait] = 0
+        graphed, first = _graphed(labels)
+        under = np.where(graphed, first, row)
     order = np.lexsort((at == row, at))
     is_barrier = is_barrier[order]
     ended_ns = np.cumsum(cost_ns[order])
@@ -128,6 +124,23 @@ def _role(template: Template, labels: Labels, host: Host, edges: dict[str, int],
     due_ns[order] = ended_ns - np.concatenate([[0], ended_ns[is_barrier]])[passed]
     due_ns = np.where((receives >= 0) & blocks, ANY_TIME, due_ns[under])
     return _RoleLaunches(template, labels, order, at, under, order[is_barrier], part, due_ns, sends, receives)
+
+
+def launch_times_ns(labels: Labels, host: Host) -> Array:
+    """The time that the host takes to launch each row; none for waits, for launches themselves, and within a CUDA graph."""
+    cost_ns = np.where(labels.is_compute, host.kernel_ns, host.collective_ns)
+    if host.graph_ns is not None:
+        graphed, first = _graphed(labels)
+        cost_ns = np.where(graphed, np.where(first == np.arange(len(first)), host.graph_ns, 0), cost_ns)
+    return np.where(labels.is_wait | labels.is_launch, 0, cost_ns)
+
+
+def _graphed(labels: Labels) -> tuple[Array, Array]:
+    """For each row, whether it is part of a CUDA graph, and the first row of its step."""
+    rows = np.flatnonzero(~labels.is_launch)
+    first = np.full(len(labels.steps), len(labels.step))
+    np.minimum.at(first, labels.step[rows], rows)
+    return np.array([step.phase in GRAPHED for step in labels.steps], dtype=bool)[labels.step], first[labels.step]
 
 
 def _edge(op: AnyOp, edges: dict[str, int], *, sends: bool) -> int:

@@ -10,7 +10,8 @@ from ..engine.task import Array
 from ..hardware.cluster import Cluster
 from ..plan.mesh import REPLICAS, Mesh
 from ..plan.plan import Plan, Recompute
-from ..program.slot import Shape, as_taken
+from ..program.layout import as_taken
+from ..program.slot import Shape
 from ..schedules._vocabulary import BARRIERS
 from . import token_shares
 from .scenario import Scenario
@@ -30,6 +31,13 @@ def replicas(scenario: Scenario) -> int:
 def microbatches(scenario: Scenario) -> int:
     """Microbatches of one replica in one step."""
     return max(1, scenario.job.global_batch // (data_parallel_degree(scenario) * scenario.job.microbatch_size))
+
+
+def with_microbatches(scenario: Scenario, number: int) -> Scenario:
+    """The scenario with a batch of so many microbatches, or parts of them where sequences are split, for each replica."""
+    job = scenario.job
+    batch = number // scenario.plan.splits * data_parallel_degree(scenario) * job.microbatch_size
+    return replace(scenario, job=replace(job, global_batch=batch))
 
 
 def with_usual_plan(scenario: Scenario) -> Scenario:

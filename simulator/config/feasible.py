@@ -17,7 +17,7 @@ from ..kernels import UNFUSED
 from ..plan.mesh import REPLICAS
 from ..plan.plan import EVEN, Fidelity, Plan
 from ..plan.stage_layers import stage_layers
-from ..program.slot import lay_out
+from ..program.layout import lay_out
 from ..workload.framework import CommunicationSms, Framework
 from ..workload.job import DTYPES, ELEMENT_BYTES, Job
 from ..workload.learning import train_flop_per_token

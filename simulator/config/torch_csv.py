@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import Fault, OutsideDomain, UserError, shown
 from ..files import atomic, check_count, decoded, read_bounded, similar_file
-from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, PRECEDED_BY, Box, Layout, Pair, Shape, Slot, slots_of
+from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, PRECEDED_BY, Box, Pair, Shape, Slot, slots_of
+
+if TYPE_CHECKING:
+    from ..program.layout import Layout
 
 OVERLAPPED = "OVERLAP_F_B"
 MOST_BYTES = 2**26
@@ -162,7 +165,7 @@ def _slot(content: str) -> Slot | None:
     return Slot(found[2], int(found[1]), int(found[3])) if found else None
 
 
-# What must hold of all cells together: the same as `program.slot.check`, with places in the file ----------------------------
+# What must hold of all cells together: the same as `program.layout.check`, with places in the file --------------------------
 
 
 def _gaps(what: str, found: dict[int, Place]) -> Iterator[Fault]:

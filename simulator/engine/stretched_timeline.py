@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -64,14 +65,15 @@ class StretchedTimeline(Timeline):
                 column[tasks] = of_rows
         return Times(*columns)
 
-    def longer_ns(self) -> Array:
-        """For every class, how much longer its rows take than if others did not slow them, in ns."""
+    def longer_ns(self, calls: Callable[[int], Array]) -> Array:
+        """For every class, how much longer its rows take than if others did not slow them, in ns, where `calls(which)` says how
+        often each row of a class counts; the rows of a stretch count equally often."""
         times, graph = self.of_stretches, self.stretched.graph
         found = np.zeros(self.skeleton.ranks, dtype=np.int64)
         for which in range(self.skeleton.ranks) if graph.sharing else ():
             part, tasks = self.stretched.part(which), self.stretched.expansion.tasks_of(which)
             lasted_ns = times.end_ns[tasks] - times.start_ns[tasks] - part.template.durations_ns(0)
-            found[which] = lasted_ns[part.closed].sum()
+            found[which] = (lasted_ns * calls(which)[part.heads])[part.closed].sum()
         return found
 
     def class_times(self, which: int) -> Times:

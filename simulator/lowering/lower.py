@@ -15,6 +15,7 @@ from ..frozen import replace
 from ..kernels import Part
 from ..plan.plan import Plan
 from ..plan.stage_layers import stage_layers
+from ..program.layout import Layout
 from ..program.program import (
     ACTIVATION,
     COMPUTE,
@@ -30,7 +31,7 @@ from ..program.program import (
     Step,
     Wait,
 )
-from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Layout, Pair, Slot, slots_of
+from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Pair, Slot, slots_of
 from ..workload.blocks.dense import BlockOp
 from ..workload.blocks.prediction import further_tokens
 from ..workload.framework import Framework, MemoryOverhead

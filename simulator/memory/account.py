@@ -11,7 +11,7 @@ lists the memory that is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +21,9 @@ from ..frozen import replace
 from ..kernels import Part
 from ..program.holdings import Holding
 from ..program.labels import Array, Labels
+from ..program.layout import NUMBER_OF_KIND, Layout
 from ..program.program import COPY_OUT, Body, Collective, Program, Purpose
-from ..program.slot import FORWARD, KINDS, Layout, slots_of
+from ..program.slot import FORWARD, KINDS
 from .items import Item, Terms, host_bytes, nccl_items, passing_items, static_items
 
 
@@ -89,18 +90,20 @@ class RankMemory:
         return sum(item.size_bytes for item in self.items if item.kind in kinds)
 
 
-def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | None = None) -> tuple[RankMemory, ...]:
-    """The memory of every pipeline rank, for its largest role; with `bodies`, for roles that run these bodies instead."""
-    used, working = ({name: usage(body, working=also) for name, body in program.bodies.items()} for also in (False, True))
-    on_host = {name: usage(_on_host(body)) for name, body in program.bodies.items()}
+def account(program: Program, terms: Terms, bodies: Sequence[Array] | None = None) -> tuple[RankMemory, ...]:
+    """The memory of every pipeline rank, for its largest role; with `bodies`, for roles that run these bodies, given by their
+    numbers, instead."""
+    number = {name: at for at, name in enumerate(program.bodies)}
+    used, working = ([usage(body, working=also) for body in program.bodies.values()] for also in (False, True))
+    on_host = [usage(_on_host(body)) for body in program.bodies.values()]
+    uses = [np.array(of, dtype=np.int64).reshape(-1, 2) for of in (used, working, on_host)]
     result, known = [], dict[tuple[str, ...], tuple[Item, ...]]()
     for rank in range(program.ranks):
         steps, stages = program.orders_of(rank), tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
         forward = {step.stage: step.body for step in reversed(steps[0]) if step.phase == FORWARD}
-        own = [number for number, role in enumerate(program.roles) if role.pipeline == rank]
-        orders = [[s.body for s in order] for order in steps] if bodies is None else [bodies[number] for number in own]
-        uses = (used, working, on_host)
-        activations, tensors, copied = (max(_peak_bytes(use[name] for name in order) for order in orders) for use in uses)
+        own = [at for at, role in enumerate(program.roles) if role.pipeline == rank]
+        orders = [np.array([number[s.body] for s in order]) for order in steps] if bodies is None else [bodies[at] for at in own]
+        activations, tensors, copied = (max(_peak_bytes(use[order]) for order in orders) for use in uses)
         names = tuple(forward[stage] for stage in stages)
         ops = [op for name in names for op in program.bodies[name].ops]
         if names not in known:
@@ -112,13 +115,18 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
     return tuple(result)
 
 
-def bodies_of(layout: Layout, sample: Program) -> list[list[str]]:
-    """The bodies that every role of a layout runs, slot by slot, taken from a program with a single microbatch."""
-    splits, found = layout.shape.splits, []
+def bodies_of(layout: Layout, sample: Program) -> list[Array]:
+    """The numbers of the bodies that every role of a layout runs, slot by slot, taken from a program with a single microbatch."""
+    splits, directions, found = layout.shape.splits, len(layout.placements), []
+    number = {name: at for at, name in enumerate(sample.bodies)}
     for role, order in zip(sample.roles, sample.orders, strict=True):
-        named = {(s.phase, s.stage, s.microbatch % splits): s.body for s in order if s.phase in KINDS}
-        slots = [slot for box in layout.orders[role.pipeline] for slot in slots_of(box)]
-        found.append([named[slot.kind, layout.instance(slot.stage, slot.microbatch), slot.microbatch % splits] for slot in slots])
+        named = np.full((len(KINDS), layout.stages * directions, splits), -1)
+        for step in order:
+            if step.phase in NUMBER_OF_KIND:
+                named[NUMBER_OF_KIND[step.phase], step.stage, step.microbatch % splits] = number[step.body]
+        of = layout.columns[role.pipeline]
+        instance = of.microbatch * directions // layout.shape.microbatches * layout.stages + of.stage
+        found.append(named[of.kind, instance, of.microbatch % splits])
     return found
 
 
@@ -141,13 +149,11 @@ def _on_host(body: Body) -> Body:
     return Body(tuple(replace(op, held_bytes=size, freed_bytes=op.payload_bytes - size) for op, size in held))
 
 
-def _peak_bytes(order: Iterable[tuple[int, int]]) -> int:
-    """The peak bytes of consecutive bodies. Of a pair that runs together, the whole forward pass counts first."""
-    peak = alive = 0
-    for most_bytes, left_bytes in order:
-        peak = max(peak, alive + most_bytes)
-        alive += left_bytes
-    return peak
+def _peak_bytes(order: Array) -> int:
+    """The peak bytes of consecutive bodies, given the most that each adds and what it leaves. Of a pair that runs together, the
+    whole forward pass counts first."""
+    most_bytes, left_bytes = order.T
+    return int((np.cumsum(left_bytes) - left_bytes + most_bytes).max(initial=0))
 
 
 def over_time(

@@ -49,6 +49,22 @@ def whole(timeline: Timeline, labels: tuple[Labels, ...], steps: int | None = No
     return Window(begin_ns, begin_ns + timeline.makespan_ns, numbers, steps or len(numbers), text)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Repeats:
+    """A part of a timeline that stands for several: what happens in it happens so many times more, each time the same."""
+
+    times: int
+    from_ns: int
+    lasts_ns: int
+    steps: tuple[Array, ...]
+    """Role -> the steps of the program that are run once more each time."""
+
+    def inside_ns(self, at_ns: Array) -> Array:
+        """How much of the part has passed at each of some times."""
+        passed: Array = (at_ns - self.from_ns).clip(0, self.lasts_ns)
+        return passed
+
+
 @dataclass(frozen=True, eq=False)
 class Observation:
     """A timeline with its labels, over a window of whole training steps; `observe` constructs an observation."""
@@ -63,6 +79,8 @@ class Observation:
     """Flop that the model needs per step, by the full convention, over all GPUs."""
     peak_flop_per_s: float
     """Peak flop/s of one GPU."""
+    repeats: Repeats | None = None
+    """What stands for several parts of the observed steps; only in a window that is the whole timeline."""
 
     def __repr__(self) -> str:
         return f"Observation({self.timeline!r}, {self.window.text or 'all of it'})"
@@ -71,7 +89,7 @@ class Observation:
     def window_ns(self) -> Array:
         """Duration of the window on each class of ranks, in nanoseconds."""
         lasted: Array = self.window.end_ns - self.window.begin_ns
-        return lasted
+        return lasted + self.repeats.times * self.repeats.lasts_ns if self.repeats else lasted
 
     @property
     def is_whole(self) -> bool:
@@ -103,6 +121,15 @@ class Observation:
         counted: Array = (iteration >= self.window.iterations.start) & (iteration < self.window.iterations.stop)
         return counted
 
+    def calls(self, which: int) -> Array:
+        """How often the measured training steps have each row of a class of ranks."""
+        labels = self.labels[which]
+        calls: Array = self.counts(labels.iteration).astype(np.int64)
+        if self.repeats:
+            steps = self.repeats.steps[int(self.timeline.skeleton.program[which])]
+            calls[np.isin(labels.step, steps)] *= 1 + self.repeats.times
+        return calls
+
 
 def observe(
     timeline: Timeline,
@@ -110,8 +137,9 @@ def observe(
     model_flop: float = 0.0,
     peak_flop_per_s: float = 0.0,
     window: Window | None = None,
+    repeats: Repeats | None = None,
 ) -> Observation:
     """The observation of a timeline, given the labels of each program of its ranks; the default window is the whole timeline."""
     of_class = tuple(labels[program] for program in timeline.skeleton.program.tolist())
     axes = tuple(sorted({axis for of in labels for axis in of.axes if axis}))
-    return Observation(timeline, of_class, window or whole(timeline, labels), axes, model_flop, peak_flop_per_s)
+    return Observation(timeline, of_class, window or whole(timeline, labels), axes, model_flop, peak_flop_per_s, repeats)

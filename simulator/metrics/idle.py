@@ -18,7 +18,7 @@ there is no bubble. `exposed` gives the same exposed time for each task that a r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from ..engine.stretched_timeline import StretchedTimeline
 from ..engine.timeline import Times
 from ..program.labels import Labels
 from ..program.program import COMPUTE
-from . import Array, Observation
+from . import Array, Observation, Repeats
 
 SCALES = "time"
 BUBBLE, OPTIMIZER, BUSY = "bubble", "optimizer", "busy"
@@ -141,11 +141,20 @@ def measure(observed: Observation) -> TimeByCause:
             waiting = np.where(optimizing, optimizer, bubble)
             cause = np.where((via >= 0) & (of.task >= 0), first_axis + len(axes) + via, waiting)
         cause = np.where(axis >= 0, first_axis + axis, cause)
-        np.add.at(ns, (of.which, cause), of.until_ns - of.from_ns)
-        for number, exposed_ns in inside.exposed_ns(of) if inside else ():
-            np.add.at(ns[:, first_axis + number], of.which, exposed_ns)
-            np.add.at(ns, (of.which, cause), -exposed_ns)
+        for times, counted in _repeated(of, observed.repeats):
+            np.add.at(ns, (of.which, cause), times * (counted.until_ns - counted.from_ns))
+            for number, exposed_ns in inside.exposed_ns(counted) if inside else ():
+                np.add.at(ns[:, first_axis + number], of.which, times * exposed_ns)
+                np.add.at(ns, (of.which, cause), -times * exposed_ns)
     return TimeByCause(causes, ns)
+
+
+def _repeated(pieces: Pieces, repeats: Repeats | None) -> Iterator[tuple[int, Pieces]]:
+    """The pieces, and what of them is in the part of the timeline that stands for several, with the times that each counts."""
+    yield 1, pieces
+    if repeats:
+        from_ns, until_ns = (repeats.from_ns + repeats.inside_ns(at_ns) for at_ns in (pieces.from_ns, pieces.until_ns))
+        yield repeats.times, replace(pieces, from_ns=from_ns, until_ns=until_ns)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

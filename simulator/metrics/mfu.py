@@ -28,8 +28,8 @@ def measure(observed: Observation) -> Utilisation:
     """Utilisation of the measured steps; zero if the steps take no time."""
     executed = 0.0
     classes = observed.labels, observed.timeline.multiplicity.tolist(), observed.timeline.skeleton.variants.tolist()
-    for labels, ranks, variant in zip(*classes, strict=True):
-        executed += ranks * labels.total_flop(variant, observed.counts(labels.iteration))
+    for which, (labels, ranks, variant) in enumerate(zip(*classes, strict=True)):
+        executed += ranks * labels.total_flop(variant, observed.calls(which))
     executed /= observed.window.steps
     available = observed.step_s * observed.timeline.ranks * observed.peak_flop_per_s
     if not available:

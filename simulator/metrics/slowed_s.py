@@ -17,14 +17,11 @@ SCALES = "time"
 def measure(observed: Observation) -> float:
     """Mean over ranks; 0 where communication takes nothing from compute."""
     if isinstance(timeline := observed.timeline, StretchedTimeline) and observed.is_whole:
-        return observed.mean_s(timeline.longer_ns())
+        return observed.mean_s(timeline.longer_ns(observed.calls))
     expansion, times = observed.timeline.expansion, observed.timeline.times
     if expansion.graph.sharing is None:
         return 0.0
     slowed = (expansion.graph.sharing.resource >= 0) & ~expansion.graph.changing_speed_tasks()
     longer_ns = np.where(slowed, times.end_ns - times.start_ns - expansion.graph.stretched_ns(), 0)
-    per_class = [
-        longer_ns[expansion.tasks_of(which)[observed.counts(labels.iteration)]].sum()
-        for which, labels in enumerate(observed.labels)
-    ]
+    per_class = [(longer_ns[expansion.tasks_of(which)] * observed.calls(which)).sum() for which in range(len(observed.labels))]
     return observed.mean_s(np.array(per_class))

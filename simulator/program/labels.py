@@ -121,10 +121,10 @@ class Labels:
         used = np.bincount(self.op, minlength=len(self.ops)) > 0
         return tuple(self.ops[op] for op in np.flatnonzero(used).tolist()), (np.cumsum(used) - 1)[self.op]
 
-    def total_flop(self, variant: int, counted: Array) -> int:
-        """Flop of the rows that are counted, by the `full` convention, on ranks of a variant."""
+    def total_flop(self, variant: int, calls: Array) -> int:
+        """Flop of the rows, each called so many times, by the `full` convention, on ranks of a variant."""
         of_op = self._column(variant, lambda: [op.flop_of(variant) if isinstance(op, Compute) else 0 for op in self.ops])
-        rows = np.bincount(self.op[counted], minlength=len(self.ops))
+        rows = np.bincount(self.op, calls, minlength=len(self.ops)).astype(np.int64)
         return sum(n * of_op[at] for at, n in zip(np.flatnonzero(rows).tolist(), rows[rows > 0].tolist(), strict=True))
 
     def flop_of(self, variant: int = 0) -> Array:

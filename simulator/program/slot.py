@@ -1,4 +1,4 @@
-"""Slots: the boxes of a pipeline schedule, the interface of a schedule, and the layout of a schedule for a shape.
+"""Slots: the boxes of a pipeline schedule, and the interface of a schedule (`layout.py` applies it to a shape).
 
 A schedule is a module (a file in `simulator/schedules/`, or any other file) with a pure generator `order(rank, shape)` that
 yields the slots of one rank in order, or a pure function `orders(shape)` that returns the slots of all ranks. Optional names are
@@ -20,11 +20,8 @@ yields the slots of one rank in order, or a pure function `orders(shape)` that r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
-
-from ..errors import Fault, UserError
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "F", "B", "I", "W"
 KINDS = (FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
@@ -140,90 +137,6 @@ class Shape:
         return self.ranks * self.chunks
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A schedule applied to a shape: the rank of every stage, and every rank's boxes in order.
-
-    Where microbatches take several directions, each has its own copy of the model: an *instance* of a stage is that stage
-    in one direction, numbered direction x stages + stage.
-    """
-
-    shape: Shape
-    placements: tuple[tuple[int, ...], ...]
-    """Direction -> stage -> rank."""
-    orders: tuple[tuple[Box, ...], ...]
-    defined_exchanges: tuple[tuple[Exchange, ...], ...] = ()
-    """Rank -> the exchanges that the schedule defines; empty if the schedule defines no exchanges."""
-    shares: int = 0
-    """Number of stages, the last ones, that hold shares of the vocabulary instead of layers."""
-
-    @property
-    def stages(self) -> int:
-        return len(self.placements[0])
-
-    @property
-    def layered(self) -> int:
-        """Number of stages that hold layers."""
-        return self.stages - self.shares
-
-    @property
-    def placement(self) -> tuple[int, ...]:
-        """The rank of every instance of a stage."""
-        return tuple(rank for placement in self.placements for rank in placement)
-
-    def instance(self, stage: int, microbatch: int) -> int:
-        """The instance of a stage through which a microbatch passes."""
-        return microbatch * len(self.placements) // self.shape.microbatches * self.stages + stage
-
-    def exchanges(self, rank: int) -> tuple[Exchange, ...]:
-        """The exchanges of a rank where transfers block: as the schedule defines them, else one exchange per box."""
-        if self.defined_exchanges:
-            return self.defined_exchanges[rank]
-        boxes = (slots_of(box) for box in self.orders[rank])
-        return tuple(Exchange(slots[-1], tuple(s for s in slots if s.kind != WEIGHT_GRADIENT)) for slots in boxes)
-
-    def chunk(self, instance: int) -> int:
-        """The index of an instance among the stages of its rank, in forward order."""
-        return self.placement[:instance].count(self.placement[instance])
-
-    def sampled(self) -> Layout:
-        """The layout with a single microbatch per direction, which has every slot of any microbatch of the direction."""
-        directions, splits = len(self.placements), self.shape.splits
-        number = [m * directions // self.shape.microbatches * splits + m % splits for m in range(self.shape.microbatches)]
-        kept = (dict.fromkeys((kind, stage, number[m]) for kind, stage, m in _flat(order)) for order in self.orders)
-        orders = tuple(tuple(Slot(*slot) for slot in slots) for slots in kept)
-        return Layout(replace(self.shape, microbatches=directions * splits), self.placements, orders, shares=self.shares)
-
-
-def lay_out(schedule: Any, shape: Shape) -> Layout:
-    """Applies a schedule to a shape and checks the result. Raises `OutsideDomain` or `UserError` with every fault."""
-    shape = as_taken(schedule, shape)
-    if hasattr(schedule, "refuse"):
-        schedule.refuse(shape)
-    placements = placements_of(schedule, shape)
-    if hasattr(schedule, "orders"):
-        orders = tuple(tuple(order) for order in schedule.orders(shape))
-    else:
-        orders = tuple(tuple(schedule.order(rank, shape)) for rank in range(shape.ranks))
-    ranks = range(shape.ranks) if hasattr(schedule, "exchanges") else ()
-    defined_exchanges = tuple(tuple(schedule.exchanges(rank, shape)) for rank in ranks)
-    layout = Layout(shape, placements, orders, defined_exchanges)
-    check(layout)
-    return layout
-
-
-def placements_of(schedule: Any, shape: Shape) -> tuple[tuple[int, ...], ...]:
-    """Direction -> stage -> rank, as a schedule places the stages of a shape."""
-    if hasattr(schedule, "placements"):
-        return tuple(tuple(placement) for placement in schedule.placements(shape))
-    return (tuple(schedule.placement(shape)) if hasattr(schedule, "placement") else looped(shape),)
-
-
-def as_taken(schedule: Any, shape: Shape) -> Shape:
-    """The shape with the number of chunks that the schedule requires, if the schedule has a fixed number."""
-    return replace(shape, chunks=getattr(schedule, "CHUNKS", shape.chunks))
-
-
 def looped(shape: Shape) -> tuple[int, ...]:
     """Stage s on rank s mod P: the placement of 1F1B and of interleaved schedules."""
     return tuple(stage % shape.ranks for stage in range(shape.stages))
@@ -233,69 +146,3 @@ def snaked(shape: Shape) -> tuple[int, ...]:
     """Stages through the ranks in ascending, then descending order, and so on: for two chunks the V of the zero-bubble papers."""
     forth = tuple(range(shape.ranks))
     return tuple(rank for chunk in range(shape.chunks) for rank in (forth[::-1] if chunk % 2 else forth))
-
-
-def check(layout: Layout) -> None:
-    """Checks that F and B (or F, I and W) of each stage and microbatch occur once, on the stage's rank and in this order."""
-    faults: list[Fault] = []
-    seen: dict[Slot, int] = {}
-    placement = layout.placement
-    for rank, boxes in enumerate(layout.orders):
-        for slot in _flat(boxes):
-            faults += _misplaced(slot, rank, layout, placement)
-            if slot in seen:
-                faults.append(Fault(f"{slot} stands twice: on rank {seen[slot]} and on rank {rank}"))
-            seen.setdefault(slot, rank)
-        faults += _out_of_order(rank, boxes)
-        faults += _foreign_exchanges(rank, boxes, layout)
-    faults += _missing(seen, layout)
-    if faults:
-        shown = faults if len(faults) <= 8 else [*faults[:8], Fault(f"... and {len(faults) - 8} faults more")]
-        raise UserError("not a schedule", faults=[Fault(f.message, f.hint, "schedule") for f in shown])
-
-
-def _flat(boxes: Iterable[Box]) -> list[Slot]:
-    return [slot for box in boxes for slot in slots_of(box)]
-
-
-def _misplaced(slot: Slot, rank: int, layout: Layout, placement: Sequence[int]) -> list[Fault]:
-    if slot.kind not in KINDS:
-        return [Fault(f"{slot.kind!r} is no kind of slot", hint=f"one of {', '.join(KINDS)}")]
-    if not (0 <= slot.stage < layout.stages and 0 <= slot.microbatch < layout.shape.microbatches):
-        return [Fault(f"{slot} is outside {layout.stages} stages and {layout.shape.microbatches} microbatches")]
-    placed = placement[layout.instance(slot.stage, slot.microbatch)]
-    if placed != rank:
-        return [Fault(f"{slot} is on rank {rank}, but stage {slot.stage} is placed on rank {placed}")]
-    return []
-
-
-def _out_of_order(rank: int, boxes: Sequence[Box]) -> list[Fault]:
-    """Faults of slots in the wrong order: F must precede B or I of a stage and microbatch, and I must precede W."""
-    position = {slot: i for i, slot in enumerate(_flat(boxes))}
-    return [
-        Fault(f"rank {rank} runs {slot} before {needed}")
-        for slot, at in position.items()
-        if position.get(needed := slot._replace(kind=PRECEDED_BY.get(slot.kind, "")), -1) > at
-    ]
-
-
-def _foreign_exchanges(rank: int, boxes: Sequence[Box], layout: Layout) -> list[Fault]:
-    """Faults of exchanges with slots that the rank does not run."""
-    own = set(_flat(boxes))
-    named = [
-        slot
-        for after, sends, receives in (layout.defined_exchanges[rank] if layout.defined_exchanges else ())
-        for slot in (*sends, *receives, *([after] if after else []))
-    ]
-    return [Fault(f"exchanges of rank {rank} name {slot}, which it does not run") for slot in named if slot not in own]
-
-
-def _missing(seen: dict[Slot, int], layout: Layout) -> list[Fault]:
-    faults = []
-    for stage in range(layout.stages):
-        for microbatch in range(layout.shape.microbatches):
-            has = {kind for kind in KINDS if Slot(kind, stage, microbatch) in seen}
-            if has not in ({"F", "B"}, {"F", "I", "W"}):
-                found = ", ".join(kind for kind in KINDS if kind in has) or "nothing"
-                faults.append(Fault(f"stage {stage}, microbatch {microbatch} has {found}: it needs F and B, or F, I and W"))
-    return faults

@@ -24,7 +24,8 @@ from dataclasses import replace
 from itertools import islice
 from math import inf
 
-from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Box, Layout, Slot, slots_of
+from ..program.layout import Layout
+from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Box, Slot, slots_of
 
 BARRIERS = {"vocab-1": 2, "vocab-2": 1}
 """Reductions over all ranks, one after the other, between F and the backward pass of the last stage."""

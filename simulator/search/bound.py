@@ -22,8 +22,8 @@ from ..binding.bind import Bound, Site
 from ..config.scenario import Scenario
 from ..engine.task import WEIGHT_BITS, Array
 from ..frozen import replace
+from ..program.layout import Layout
 from ..program.program import COMPUTE, PARAMETERS, Key, Program, Step
-from ..program.slot import Layout
 from ..simulation import steady_state
 from ..simulation.simulate import bound_of, program_of
 from .blocks import Block, each_body_once, is_transfer, is_wait, rows_of

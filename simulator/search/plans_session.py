@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..kept import Kept
-from ..program.slot import Layout
+from ..program.layout import Layout
 from ..simulation.session import Session
 
 MOST_SLOTS = 1 << 18

@@ -21,19 +21,9 @@ from ..frozen import replace
 from ..lowering.lower import lower_slots, stages_of, work_of
 from ..plan.plan import EVEN
 from ..plan.stage_layers import stage_layers
+from ..program.layout import Layout, lay_out, placements_of
 from ..program.program import COMPUTE, END, Program, Stage
-from ..program.slot import (
-    BACKWARD,
-    FORWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-    Layout,
-    Shape,
-    Slot,
-    lay_out,
-    placements_of,
-    slots_of,
-)
+from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Shape, Slot, slots_of
 from ..simulation.simulate import bound_of
 from .blocks import Rows, each_body_once, rows_of
 

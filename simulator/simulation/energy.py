@@ -50,7 +50,7 @@ def energy_of(result: Result) -> Energy | str:
         if isinstance(kernel, Attention):
             flop_pj *= attention_factor(gpu, prices.estimator.options.library)
         busy_j += calls * added_j(gpu, flop_pj, kernel.traffic_bytes, prices.estimate(kernel).seconds)
-    joules = result.gpus * (idle_w * step_s + busy_j / result.program.ranks)
+    joules = result.gpus * (idle_w * step_s + busy_j / result.simulated.program.ranks)
     return Energy(joules, joules / job.tokens, joules / step_s / result.gpus)
 
 

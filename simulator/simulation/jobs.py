@@ -30,7 +30,7 @@ from ..engine.timeline import Timeline
 from ..errors import UserError
 from ..escape import Summarised
 from ..lowering.passes.data_parallel import NORM
-from ..program.slot import Layout
+from ..program.layout import Layout
 from ..units import seconds, show_s
 from . import estimated_effort, memory_check
 from .network.traffic import Traffic, ratio

@@ -20,8 +20,8 @@ from ..lowering.lower import lower, lower_slots
 from ..memory.account import RankMemory, account, bodies_of
 from ..memory.items import MASTER_BYTES, Terms
 from ..plan.plan import WITH_MASTER_COPY
+from ..program.layout import Layout
 from ..program.program import Program
-from ..program.slot import Layout
 from ..units import GIB, show_bytes
 
 LEFT_FRACTION = 0.05

@@ -93,12 +93,13 @@ def _counted(result: Result, kernels: Mapping[str, Counter[tuple[str, Kernel]]])
     for _, body, times in _calls(result):
         for named, count in kernels[body].items():
             calls[named] += times * count
-    return {named: times / result.observation.window.steps for named, times in calls.items()}
+    return {named: times / result.observed.window.steps for named, times in calls.items()}
 
 
 def _kernels(result: Result) -> dict[str, Counter[tuple[str, Kernel]]]:
     """Body -> its kernels by plain name, and how many of each it has."""
-    kernels = ((name, (op for op in body.ops if isinstance(op, Compute))) for name, body in result.program.bodies.items())
+    bodies = result.simulated.program.bodies.items()
+    kernels = ((name, (op for op in body.ops if isinstance(op, Compute))) for name, body in bodies)
     return {name: Counter((_plain_name(op), op.kernel) for op in ops) for name, ops in kernels}
 
 
@@ -109,9 +110,13 @@ def _plain_name(op: Compute) -> str:
 
 def _calls(result: Result) -> Iterator[tuple[int, str, int]]:
     """Every body of the measured training steps of one replica: pipeline rank, body, and number of calls in all these steps."""
-    window = result.observation.window
-    for rank in range(result.program.ranks):
-        calls = Counter(step.body for step in result.program.orders[rank] if step.iteration in window.iterations)
+    window, (program, repeats) = result.observed.window, (result.simulated.program, result.simulated.repeats)
+    for rank in range(program.ranks):
+        order = program.orders[rank]
+        calls = Counter(step.body for step in order if step.iteration in window.iterations)
+        if repeats:
+            again = repeats.steps[rank].tolist()
+            calls.update({body: repeats.times * n for body, n in Counter(order[at].body for at in again).items()})
         yield from ((rank, body, times) for body, times in calls.items())
 
 
@@ -132,16 +137,16 @@ def collective_costs(result: Result) -> OpCosts:
     is counted at its source.
     """
     policy, size = result.site.policy, result.scenario.cluster.gpus_per_node
-    steps = result.observation.window.steps
-    gpus_of = dict(zip(result.program.communicators, result.bound.families, strict=False))
-    moved = {name: Counter(_payloads(body)) for name, body in result.program.bodies.items()}
+    steps, program = result.observed.window.steps, result.simulated.program
+    gpus_of = dict(zip(program.communicators, result.simulated.bound.families, strict=False))
+    moved = {name: Counter(_payloads(body)) for name, body in program.bodies.items()}
     payloads: Counter[tuple[str, str, int]] = Counter()
     for _, body, times in _calls(result):
         for payload, count in moved[body].items():
             payloads[payload] += times * count
     calls: Counter[tuple[str, str, int, int, int]] = Counter()
     for (name, kind, payload_bytes), times in payloads.items():
-        communicator = result.program.communicators[name]
+        communicator = program.communicators[name]
         nodes = gpus_of[name][0] // size
         if len(nodes) > 1 and kind != BARRIER:
             calls[communicator.axis, kind, payload_bytes, len(nodes), len(np.unique(nodes))] += round(times / steps)

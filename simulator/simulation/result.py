@@ -5,7 +5,7 @@ Metrics, costs and network use of a run are computed from the result: nothing is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -20,7 +20,7 @@ from ..engine.timeline import Timeline
 from ..errors import UserError, must_be
 from ..memory.account import RankMemory, all_changes, over_time
 from ..memory.ledger import changes_by_class
-from ..metrics import Array, Observation, Window, bubble, mfu, observe, slowed_s
+from ..metrics import Array, Observation, bubble, mfu, slowed_s
 from ..metrics.idle import BUSY, OPTIMIZER, TimeByCause, imbalance
 from ..metrics.idle import measure as time_by_cause
 from ..metrics.mfu import CONVENTION
@@ -30,6 +30,7 @@ from ..program.program import HOST, OFFLOAD, Program
 from ..units import TFLOP, seconds
 from ..workload.learning import train_flop_per_token
 from .memory_check import host_bytes, host_capacity_bytes
+from .simulated import Simulated
 
 REPORTED_AXES = ("tp", "pp", "dp", "cp", "ep")
 
@@ -61,19 +62,41 @@ class Result:
     """The result of a simulation, with every value from which the result was computed."""
 
     scenario: Scenario
-    program: Program
     site: Site
     """The cluster with the times of kernels and collectives on the cluster."""
     prices: PricedKernels
     """The estimates of all kernels of the program."""
-    bound: Bound
-    engine_timeline: Timeline
     memory: tuple[RankMemory, ...]
-    engine: str
-    engine_reason: str
+    simulated: Simulated
+    """What the metrics are measured on: the step, or one of fewer microbatches in which a part stands for several."""
     wall_s: float
-    window: Window | None = None
-    """The simulated training steps that are measured; None for all of them."""
+    whole_step: Callable[[], Simulated] | None = None
+    """Simulates all microbatches, where fewer were simulated."""
+
+    @cached_property
+    def whole(self) -> Simulated:
+        """The step with all of its microbatches."""
+        return self.whole_step() if self.whole_step else self.simulated
+
+    @property
+    def program(self) -> Program:
+        return self.whole.program
+
+    @property
+    def bound(self) -> Bound:
+        return self.whole.bound
+
+    @property
+    def engine_timeline(self) -> Timeline:
+        return self.whole.timeline
+
+    @property
+    def engine(self) -> str:
+        return self.simulated.engine
+
+    @property
+    def engine_reason(self) -> str:
+        return self.simulated.engine_reason
 
     @property
     def labels(self) -> tuple[Labels, ...]:
@@ -89,7 +112,7 @@ class Result:
 
     @property
     def gpus(self) -> int:
-        return self.engine_timeline.ranks
+        return self.simulated.timeline.ranks
 
     @property
     def peak_memory_bytes(self) -> int:
@@ -108,21 +131,30 @@ class Result:
 
     @cached_property
     def observation(self) -> Observation:
-        """The observation of the measured steps, which is the input of the metrics."""
+        """The observation of the measured steps with all of their microbatches."""
+        return self.whole.observed(*self._flop) if self.whole_step else self.observed
+
+    @cached_property
+    def observed(self) -> Observation:
+        """The observation that the metrics are measured on."""
+        return self.simulated.observed(*self._flop)
+
+    @property
+    def _flop(self) -> tuple[float, float]:
+        """The flop that the model needs in a step, and the peak of a GPU in flop/s."""
         job = self.scenario.job
         flop = train_flop_per_token(self.scenario.model, job) * job.tokens
-        peak = self.scenario.cluster.gpu.matmul_peak(job.dtype)
-        return observe(self.engine_timeline, self.bound.labels, flop, peak, self.window)
+        return flop, self.scenario.cluster.gpu.matmul_peak(job.dtype)
 
     @cached_property
     def time_by_cause(self) -> TimeByCause:
         """The time of every class of ranks by cause: busy, or idle for exactly one cause at each instant."""
-        return time_by_cause(self.observation)
+        return time_by_cause(self.observed)
 
     @cached_property
     def metrics(self) -> Metrics:
         """The metrics of a measured step."""
-        causes, observed, job, gpus = self.time_by_cause, self.observation, self.scenario.job, self.engine_timeline.ranks
+        causes, observed, job, gpus = self.time_by_cause, self.observed, self.scenario.job, self.gpus
         utilisation, step_s = mfu.measure(observed), observed.step_s
         reported = (*REPORTED_AXES, *((OFFLOAD,) if OFFLOAD in observed.axes else ()))
         return Metrics(

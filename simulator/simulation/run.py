@@ -137,7 +137,7 @@ class Run(Summarised, Result):
     @cached_property
     def sustained_clocks_s(self) -> float:
         """Seconds of a step that kernels take beyond their times in short bursts of launches: a sum, the mean over ranks."""
-        return sum(cost.seconds * (1 - 1 / cost.over_burst) for cost in self.kernel_costs) / self.program.ranks
+        return sum(cost.seconds * (1 - 1 / cost.over_burst) for cost in self.kernel_costs) / self.simulated.program.ranks
 
     @cached_property
     def energy(self) -> Energy | str:
@@ -167,7 +167,7 @@ class Run(Summarised, Result):
         It extends two log-standard errors to each side: those of kernels and collectives, and the error of the model as a whole.
         """
         metrics = self.metrics
-        waits = metrics.exposed_s, self.program.ranks, metrics.bubble_fraction
+        waits = metrics.exposed_s, self.simulated.program.ranks, metrics.bubble_fraction
         kernels = OpCosts(row for _, row in self._kernel_rows)
         _, high_s = step_interval_s(metrics.step_time_s, kernels, self.collective_costs, *waits)
         of_costs = math.log(high_s / metrics.step_time_s) / STANDARD_ERRORS

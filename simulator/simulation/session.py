@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from ..binding.collective_policy import CollectivePolicy
 from ..costs.kernels.estimator import PricedKernels
 from ..kept import Kept
+from ..program.layout import Layout
 from ..program.program import Program
-from ..program.slot import Layout
 
 T = TypeVar("T")
 MOST_SITES = 32

@@ -35,17 +35,20 @@ from ..lowering.lower import lower
 from ..lowering.passes.expert_overlap import paired
 from ..plan.plan import Fidelity, Plan
 from ..program.labels import Labels
+from ..program.layout import Layout, lay_out
 from ..program.program import Program
-from ..program.slot import Layout, lay_out
 from ..schedules._vocabulary import with_vocabulary
 from ..units import ns
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from . import ENGINES, MOST_STEPS, choose_engine, estimated_effort, steady_state
+from .fewer_microbatches import fewer_microbatches, period_of
 from .memory_check import memory_of, slots_of
+from .repeats import repeats_of
 from .run import Run
 from .session import Session
+from .simulated import Simulated
 from .slot_durations import slot_durations
 
 PERTURB = "sim.Perturb(rank=13, speed=0.8), or a list of such"
@@ -100,7 +103,7 @@ def simulate_scenario(
     session: Session | None = None,
 ) -> Run:
     """Simulates a training step of a scenario, as `simulate` does; `expect` is called with the estimated effort of the run."""
-    began, session = perf_counter(), session or Session()
+    began, in_session, session = perf_counter(), session is not None, session or Session()
     _check_options(engine, steps)
     schedule = getattr(scenario.plan, "schedule", None)
     if catalog.is_code(schedule):  # the scenario was written in Python: files were looked at when they were read
@@ -113,13 +116,59 @@ def simulate_scenario(
     limits = estimated_effort.Limits(engine, long, expect)
     slots = _kept_slots(scenario, layout, session)
     memory = memory_of(scenario, layout, slots, allow_oom=allow_oom)
+
+    def simulated(of: Scenario, layout: Layout, limits: estimated_effort.Limits = limits) -> Simulated:
+        return _measured(of, layout, slots, site, limits, counts, folding=folding)
+
+    if in_session and engine == "auto" and folding and (found := _repeating(scenario, layout, site, counts, simulated, session)):
+        every = partial(simulated, scenario, layout, replace(limits, long=True))
+        return Run(scenario, site, prices, memory, found, perf_counter() - began, every)
+    return Run(scenario, site, prices, memory, simulated(scenario, layout), perf_counter() - began)
+
+
+def _measured(
+    scenario: Scenario,
+    layout: Layout,
+    slots: Sequence[Program],
+    site: Site,
+    limits: estimated_effort.Limits,
+    counts: Sequence[int | None],
+    *,
+    folding: bool,
+) -> Simulated:
+    """As many training steps as it takes to measure one."""
     for count in counts:
         program = program_of(scenario, count, layout, slots)
         bound, timeline, used, reason = _simulated(scenario, program, site, limits, folding=folding)
-        if window := steady_state.measured(timeline, bound.labels, count, counts):
-            wall_s = perf_counter() - began
-            return Run(scenario, program, site, prices, bound, timeline, memory, used, reason, wall_s, window)
+        if window := steady_state.measured(timeline, bound.labels, count, tuple(counts)):
+            return Simulated(program, bound, timeline, used, reason, window)
     raise InvariantBroken("no number of steps was enough to measure one")
+
+
+def _repeating(
+    scenario: Scenario,
+    layout: Layout,
+    site: Site,
+    counts: Sequence[int | None],
+    simulated: Callable[[Scenario, Layout], Simulated],
+    session: Session,
+) -> Simulated | None:
+    """A step of fewer microbatches in which a part stands for several; None where there is no proof that it does."""
+    one_step = len(counts) == 1 and counts[0] in (None, 1) and scenario.fidelity.collectives != "stepwise"
+    period = period_of(layout) if one_step and not steady_state.has_transitions(scenario.perturb) else None
+    for number in fewer_microbatches(period) if period else ():
+        fewer = derived.with_microbatches(scenario, number)
+        try:
+            shorter = layout_of(fewer, site, session)
+        except UserError:  # the schedule refuses so few
+            continue
+        if not period or not (left_out := period.left_out(shorter)):
+            continue
+        found = simulated(fewer, shorter)
+        if repeats := repeats_of(found.timeline, found.bound.labels, period.microbatches, left_out, site.host):
+            reason = f"{found.engine_reason}; {number} of {layout.shape.microbatches} microbatches, as all state repeats itself"
+            return replace(found, repeats=repeats, engine_reason=reason)
+    return None
 
 
 def _check_options(engine: str, steps: int | None) -> None:

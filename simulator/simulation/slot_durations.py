@@ -16,7 +16,8 @@ from ..engine.fold import fold
 from ..engine.replay import with_fixed_durations
 from ..lowering.lower import lower
 from ..lowering.passes.quantise import weights_cast_before
-from ..program.slot import Durations, Layout, Shape, Slot, looped
+from ..program.layout import Layout
+from ..program.slot import Durations, Shape, Slot, looped
 from ..schedules._vocabulary import with_vocabulary
 from ..units import seconds
 

@@ -21,7 +21,8 @@ from ..engine.task import UNCAPPED, Csr, TaskGraph
 from ..engine.timeline import grid
 from ..errors import Deadlock, UserError
 from ..escape import Summarised
-from ..program.slot import Box, Durations, Layout, Pair, Slot, slots_of
+from ..program.layout import Layout
+from ..program.slot import Box, Durations, Pair, Slot, slots_of
 
 SCALE_BITS, TOTAL_BITS = 40, 62
 """The longest duration takes at most 2^40 ticks, and all boxes in sequence, each with a crossing, take at most 2^62."""

@@ -16,7 +16,8 @@ from typing import Any, Literal, TypedDict, Unpack
 from ..config import catalog
 from ..errors import Deadlock, Fault, OutsideDomain, UserError, in_one_go
 from ..escape import Summarised
-from ..program.slot import Durations, Goal, PerStage, Shape, as_taken, lay_out
+from ..program.layout import as_taken, lay_out
+from ..program.slot import Durations, Goal, PerStage, Shape
 from ..simulation import estimated_effort
 from .schedule import Evaluation, crossings, evaluate
 

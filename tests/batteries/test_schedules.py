@@ -14,7 +14,8 @@ from simulator.engine import des
 from simulator.engine.fold import fold
 from simulator.engine.replay import replay, with_fixed_durations
 from simulator.errors import OutsideDomain, UserError
-from simulator.program.slot import Layout, Shape, Slot, lay_out
+from simulator.program.layout import Layout, lay_out
+from simulator.program.slot import Shape, Slot
 from simulator.testing import check_schedule
 
 from ..small_scenarios import bound, scenario, small_cluster, small_model

@@ -48,6 +48,7 @@ from simulator.simulation.memory_check import memory_of
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, prices_of, program_of, site_of
+from simulator.simulation.simulated import Simulated
 
 from ..small_scenarios import both, scenario, small_cluster, small_model
 
@@ -99,7 +100,7 @@ def timeline_of(bound: Bound, folded: Expansion | None = None, *, closed: bool =
 def run_of(of: Scenario, host: Host | None, *, steps: int = 1, every: bool = False) -> Run:
     bound, program, prices = bound_with(of, host, steps=steps, every=every), program_of(of, steps), prices_of(of)
     timeline, memory = timeline_of(bound), memory_of(of, layout_of(of))
-    return Run(of, program, site_of(of, prices), prices, bound, timeline, memory, "des", "", 0.0)
+    return Run(of, site_of(of, prices), prices, memory, Simulated(program, bound, timeline, "des", ""), 0.0)
 
 
 def operations(bound: Bound, timeline: Timeline) -> list[Times]:

@@ -220,7 +220,8 @@ def test_sustained_loads_are_written_window_by_window(tmp_path: Path) -> None:
     assert list(dict.fromkeys(row["load"] for row in rows)) == ["idle", "gemm", "layer", "step"]
     for row in rows:
         if row["load"] != "idle":
-            assert float(row["time_us"]) > 0 and float(row["period_us"]) > 0
+            assert float(row["time_us"]) > 0
+            assert float(row["period_us"]) > 0
             assert int(row["runs"]) >= 1
     assert not said.record["refused"]
     assert json.loads((tmp_path / "sustained.json").read_text())["gpu"] == "cpu"

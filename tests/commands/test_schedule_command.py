@@ -17,7 +17,8 @@ from simulator.config import catalog
 from simulator.errors import OutsideDomain, UserError
 from simulator.figures.bars import KINDS, MOST_ROWS, chart_of_evaluation
 from simulator.figures.gantt import DARK, MOST_ROWS_IN_ALL, _luminance, gantts
-from simulator.program.slot import Durations, Goal, Layout, Pair, Shape, lay_out, slots_of
+from simulator.program.layout import Layout, lay_out
+from simulator.program.slot import Durations, Goal, Pair, Shape, slots_of
 from simulator.study.schedule import MOST_BOXES_WITH_MEMORY, Evaluation, crossings, evaluate
 from simulator.study.schedule_verbs import compare_schedules, share_of
 

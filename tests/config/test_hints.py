@@ -194,7 +194,7 @@ def test_values_show_themselves_in_a_line() -> None:
     assert repr(sim.Plan()) == "Plan()"
     assert repr(model).startswith("Model(llama3-8b: 8.0")
     assert repr(cluster) == "Cluster(dgx-h100: 16 GPUs, 2 nodes of 8 h100, rail-optimized)"
-    parts = (run.program, run.labels, run.observation, run.kernel_costs, run.collective_costs, run.window)
+    parts = (run.program, run.labels, run.observation, run.kernel_costs, run.collective_costs, run.simulated.window)
     for value in (model, cluster, plan, run.timeline, run.engine_timeline, run.network, run.scenario, *parts):
         assert len(repr(value)) < 400, type(value)
         assert "\n" not in repr(value)

@@ -17,7 +17,8 @@ import pytest
 
 from simulator.config import catalog, torch_csv
 from simulator.errors import OutsideDomain, UserError
-from simulator.program.slot import Layout, Pair, Shape, lay_out
+from simulator.program.layout import Layout, lay_out
+from simulator.program.slot import Pair, Shape
 from simulator.study.schedule import evaluate
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]

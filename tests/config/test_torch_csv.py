@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.config import catalog, torch_csv
 from simulator.errors import OutsideDomain, UserError
-from simulator.program.slot import Durations, Layout, Pair, Shape, Slot, lay_out
+from simulator.program.layout import Layout, lay_out
+from simulator.program.slot import Durations, Pair, Shape, Slot
 from simulator.study.schedule import evaluate
 
 from ..commandline import SMALL, Said, trainsim

@@ -12,7 +12,8 @@ import pytest
 import simulator as sim
 from simulator.config import catalog
 from simulator.errors import Deadlock, UserError
-from simulator.program.slot import Shape, Slot, lay_out
+from simulator.program.layout import lay_out
+from simulator.program.slot import Shape, Slot
 
 from ..commandline import SMALL, Said, trainsim
 

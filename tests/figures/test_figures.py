@@ -26,7 +26,8 @@ from simulator.figures.topology_plot import draw
 from simulator.figures.vertex_positions import plural
 from simulator.figures.waterfall_plot import waterfall_plot
 from simulator.hardware.measure import WORDS, switches
-from simulator.program.slot import Durations, Shape, lay_out
+from simulator.program.layout import lay_out
+from simulator.program.slot import Durations, Shape
 from simulator.simulation.run import Run
 from simulator.study.schedule import evaluate
 from simulator.study.waterfall import waterfall

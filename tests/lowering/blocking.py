@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.program.slot import Exchange, Layout, Pair, Slot
+from simulator.program.layout import Layout
+from simulator.program.slot import Exchange, Pair, Slot
 
 Value = tuple[str, int, int]
 """(activation or gradient, the stage that takes it, microbatch)."""

@@ -18,8 +18,9 @@ from simulator.config.torch_csv import write
 from simulator.errors import UserError
 from simulator.kernels import Part
 from simulator.lowering.passes.expert_overlap import paired
+from simulator.program.layout import check, lay_out
 from simulator.program.program import Compute, Purpose
-from simulator.program.slot import Pair, Shape, Slot, check, lay_out, slots_of
+from simulator.program.slot import Pair, Shape, Slot, slots_of
 from simulator.schedules import interleaved
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of

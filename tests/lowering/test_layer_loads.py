@@ -187,8 +187,9 @@ def test_t17_20_what_is_measured_does_not_depend_on_merging() -> None:
     chosen = of({"pp": 2, "sharding": "zero1"})
     run, whole = chosen.simulate(), chosen.simulate(folding=False)
     separate = unfolded(bound(chosen, None).skeleton)
-    apart = replace(whole, engine_timeline=Timeline(des.simulate(separate.graph), separate), window=None)
-    merged = replace(run, window=None)
+    timeline = Timeline(des.simulate(separate.graph), separate)
+    apart = replace(whole, simulated=replace(whole.simulated, timeline=timeline, window=None))
+    merged = replace(run, simulated=replace(run.simulated, window=None))
     assert len(run.engine_timeline.expansion.graph) < len(separate.graph) // 2
     assert merged.metrics == apart.metrics
     assert merged.labelled_metrics == apart.labelled_metrics

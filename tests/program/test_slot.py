@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import UserError
-from simulator.program.slot import Durations, Layout, Pair, Shape, Slot, check, lay_out, looped, slots_of, snaked
+from simulator.program.layout import Layout, check, lay_out
+from simulator.program.slot import Durations, Pair, Shape, Slot, looped, slots_of, snaked
 
 shapes = st.builds(Shape, st.integers(1, 5), st.integers(1, 6), st.integers(1, 3))
 seconds = st.floats(0.1, 10)

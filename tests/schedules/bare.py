@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.config import catalog
-from simulator.program.slot import Box, Durations, Layout, Shape, lay_out, slots_of
+from simulator.program.layout import Layout, lay_out
+from simulator.program.slot import Box, Durations, Shape, slots_of
 from simulator.study.schedule import Evaluation, evaluate
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from simulator.config import catalog
 from simulator.errors import OutsideDomain
-from simulator.program.slot import Durations, Layout, Shape, Slot, lay_out, looped, snaked
+from simulator.program.layout import Layout, lay_out
+from simulator.program.slot import Durations, Shape, Slot, looped, snaked
 from simulator.schedules._building_block import INTERVAL, Block, unrolled
 from simulator.schedules._list_scheduling import ticks
 from simulator.study.schedule import Evaluation, evaluate

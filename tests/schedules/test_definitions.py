@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from simulator.config import catalog
 from simulator.errors import OutsideDomain
-from simulator.program.slot import Layout, Pair
+from simulator.program.layout import Layout
+from simulator.program.slot import Pair
 from simulator.study.schedule import peaks
 
 from .bare import layout, makespan, plain, result

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from simulator.config import catalog
 from simulator.errors import OutsideDomain
-from simulator.program.slot import Durations, Goal, Layout, PerStage, Shape, lay_out
+from simulator.program.layout import Layout, lay_out
+from simulator.program.slot import Durations, Goal, PerStage, Shape
 from simulator.schedules import _building_block, v_half, v_min, zb_v
 from simulator.schedules._building_block import Block, unrolled
 from simulator.schedules._list_scheduling import ROUNDED, Ticks, ticks

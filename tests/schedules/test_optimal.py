@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import OutsideDomain
-from simulator.program.slot import Durations, Goal, Shape, Slot, lay_out
+from simulator.program.layout import lay_out
+from simulator.program.slot import Durations, Goal, Shape, Slot
 from simulator.schedules import _cp_sat, _job_shop, _search, optimal
 from simulator.study.schedule import evaluate
 
@@ -268,7 +269,8 @@ def test_without_time_the_best_list_schedule_stands() -> None:
 INTERRUPTED = """
 import os, signal, threading, json
 from dataclasses import asdict
-from simulator.program.slot import Durations, Goal, Shape, lay_out
+from simulator.program.layout import lay_out
+from simulator.program.slot import Durations, Goal, Shape
 from simulator.schedules import optimal
 threading.Timer({after}, os.kill, (os.getpid(), signal.SIGINT)).start()
 shape = Shape(16, 64, memory_limit=0.75, durations=Durations(18.522, 18.086, 9.337, comm=0.601), goal=Goal(time_limit_s=60.0))

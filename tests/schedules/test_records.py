@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from simulator.errors import OutsideDomain
-from simulator.program.slot import Box, Durations, Layout, Pair, Shape, Slot, check, looped, snaked
+from simulator.program.layout import Layout, check
+from simulator.program.slot import Box, Durations, Pair, Shape, Slot, looped, snaked
 from simulator.study.schedule import Evaluation, evaluate
 
 from .bare import layout, plain

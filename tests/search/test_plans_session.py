@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from simulator.config import catalog
-from simulator.program.slot import Shape, lay_out
+from simulator.program.layout import lay_out
+from simulator.program.slot import Shape
 from simulator.search import plans_session, weigh
 from simulator.search.plans_session import PlansSession
 from simulator.search.search import base_of, choices_of

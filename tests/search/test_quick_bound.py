@@ -14,7 +14,8 @@ from simulator.config import catalog, feasible
 from simulator.config.scenario import Scenario
 from simulator.errors import SimulatorError, UserError
 from simulator.frozen import replace
-from simulator.program.slot import Shape, lay_out, slots_of
+from simulator.program.layout import lay_out
+from simulator.program.slot import Shape, slots_of
 from simulator.search.slot_times import TRIED, SlotTimes, kinds_at, plan_slots
 from simulator.search.weigh import quick_bound_of
 from simulator.simulation.simulate import simulate_scenario, site_of

@@ -16,7 +16,8 @@ import pytest
 import simulator as sim
 from simulator.config import catalog, derived
 from simulator.errors import UserError
-from simulator.program.slot import Durations, Pair, Shape, Slot, lay_out
+from simulator.program.layout import lay_out
+from simulator.program.slot import Durations, Pair, Shape, Slot
 from simulator.simulation.run import Run
 from simulator.simulation.simulate import program_of, site_of
 from simulator.simulation.slot_durations import slot_durations

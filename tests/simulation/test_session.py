@@ -29,7 +29,8 @@ def test_results_are_the_same_in_a_session_and_without() -> None:
         assert one.metrics == other.metrics
         assert one.memory == other.memory
         assert one.program == other.program
-        assert (one.engine, one.engine_reason) == (other.engine, other.engine_reason)
+        assert one.engine == other.engine
+        assert one.simulated.repeats or one.engine_reason == other.engine_reason
         assert list(one.kernel_costs) == list(other.kernel_costs)
 
 

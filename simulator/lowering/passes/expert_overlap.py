@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...frozen import replace
+from ...program.layout import Layout
 from ...program.program import AnyOp, Body, Program, Purpose
-from ...program.slot import BACKWARD, FORWARD, Box, Layout, Pair, Slot
+from ...program.slot import BACKWARD, FORWARD, Box, Pair, Slot
 
 TO_EXPERTS = (Purpose.COUNT_ROWS, Purpose.DISPATCH)
 """Operations that open the way to the experts; forward passes count rows first."""

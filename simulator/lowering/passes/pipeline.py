@@ -22,8 +22,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...frozen import replace
+from ...program.layout import Layout
 from ...program.program import ACTIVATION, COMPUTE, END, GRADIENT, WAIT, Body, Communicator, Key, Program, Step, Transfer, Wait
-from ...program.slot import FORWARD, Exchange, Layout, Slot
+from ...program.slot import FORWARD, Exchange, Slot
 
 SEND, RECEIVE = "send", "receive"
 """Phases of the two ends of a transfer."""

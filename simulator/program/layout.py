@@ -1,0 +1,222 @@
+"""Layout: a schedule applied to a shape, checked: the rank of every stage, and the boxes of every rank in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Fault, UserError
+from .slot import KINDS, PRECEDED_BY, WEIGHT_GRADIENT, Box, Exchange, Pair, Shape, Slot, looped, slots_of
+
+NUMBER_OF_KIND = {kind: number for number, kind in enumerate(KINDS)}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SlotColumns:
+    """The slots of a rank in their order, those of a pair one after the other, as columns of whole numbers."""
+
+    kind: NDArray[Any]
+    """The place of its kind in `KINDS`; -1 for something else."""
+    stage: NDArray[Any]
+    microbatch: NDArray[Any]
+    place: NDArray[Any]
+    """0, or 1 and 2 for the slots of a pair."""
+
+    @classmethod
+    def of(cls, boxes: Sequence[Box]) -> SlotColumns:
+        """The columns of some boxes."""
+        paired = any(isinstance(box, Pair) for box in boxes)
+        slots: Sequence[Any] = _flat(boxes) if paired else boxes
+        place = [at for box in boxes for at in ((1, 2) if isinstance(box, Pair) else (0,))] if paired else [0] * len(slots)
+        kinds, stages, microbatches = zip(*slots, strict=True) if slots else ((), (), ())
+        columns = [NUMBER_OF_KIND.get(kind, -1) for kind in kinds], stages, microbatches, place
+        return cls(*(np.array(column, dtype=np.int64) for column in columns))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A schedule applied to a shape: the rank of every stage, and every rank's boxes in order.
+
+    Where microbatches take several directions, each has its own copy of the model: an *instance* of a stage is that stage
+    in one direction, numbered direction x stages + stage.
+    """
+
+    shape: Shape
+    placements: tuple[tuple[int, ...], ...]
+    """Direction -> stage -> rank."""
+    orders: tuple[tuple[Box, ...], ...]
+    defined_exchanges: tuple[tuple[Exchange, ...], ...] = ()
+    """Rank -> the exchanges that the schedule defines; empty if the schedule defines no exchanges."""
+    shares: int = 0
+    """Number of stages, the last ones, that hold shares of the vocabulary instead of layers."""
+
+    @cached_property
+    def columns(self) -> tuple[SlotColumns, ...]:
+        """The slots of every rank as columns."""
+        return tuple(map(SlotColumns.of, self.orders))
+
+    @property
+    def stages(self) -> int:
+        return len(self.placements[0])
+
+    @property
+    def layered(self) -> int:
+        """Number of stages that hold layers."""
+        return self.stages - self.shares
+
+    @property
+    def placement(self) -> tuple[int, ...]:
+        """The rank of every instance of a stage."""
+        return tuple(rank for placement in self.placements for rank in placement)
+
+    def instance(self, stage: int, microbatch: int) -> int:
+        """The instance of a stage through which a microbatch passes."""
+        return microbatch * len(self.placements) // self.shape.microbatches * self.stages + stage
+
+    def exchanges(self, rank: int) -> tuple[Exchange, ...]:
+        """The exchanges of a rank where transfers block: as the schedule defines them, else one exchange per box."""
+        if self.defined_exchanges:
+            return self.defined_exchanges[rank]
+        boxes = (slots_of(box) for box in self.orders[rank])
+        return tuple(Exchange(slots[-1], tuple(s for s in slots if s.kind != WEIGHT_GRADIENT)) for slots in boxes)
+
+    def chunk(self, instance: int) -> int:
+        """The index of an instance among the stages of its rank, in forward order."""
+        return self.placement[:instance].count(self.placement[instance])
+
+    def sampled(self) -> Layout:
+        """The layout with a single microbatch per direction, which has every slot of any microbatch of the direction."""
+        directions, splits = len(self.placements), self.shape.splits
+        orders = []
+        for of in self.columns:
+            number = of.microbatch * directions // self.shape.microbatches * splits + of.microbatch % splits
+            names = (of.kind * self.stages + of.stage) * directions * splits + number
+            first = np.sort(np.unique(names, return_index=True)[1])
+            columns = (column[first].tolist() for column in (of.kind, of.stage, number))
+            orders.append(tuple(Slot(KINDS[kind], stage, at) for kind, stage, at in zip(*columns, strict=True)))
+        shape = replace(self.shape, microbatches=directions * splits)
+        return Layout(shape, self.placements, tuple(orders), shares=self.shares)
+
+
+def lay_out(schedule: Any, shape: Shape) -> Layout:
+    """Applies a schedule to a shape and checks the result. Raises `OutsideDomain` or `UserError` with every fault."""
+    shape = as_taken(schedule, shape)
+    if hasattr(schedule, "refuse"):
+        schedule.refuse(shape)
+    placements = placements_of(schedule, shape)
+    if hasattr(schedule, "orders"):
+        orders = tuple(tuple(order) for order in schedule.orders(shape))
+    else:
+        orders = tuple(tuple(schedule.order(rank, shape)) for rank in range(shape.ranks))
+    ranks = range(shape.ranks) if hasattr(schedule, "exchanges") else ()
+    defined_exchanges = tuple(tuple(schedule.exchanges(rank, shape)) for rank in ranks)
+    layout = Layout(shape, placements, orders, defined_exchanges)
+    check(layout)
+    return layout
+
+
+def placements_of(schedule: Any, shape: Shape) -> tuple[tuple[int, ...], ...]:
+    """Direction -> stage -> rank, as a schedule places the stages of a shape."""
+    if hasattr(schedule, "placements"):
+        return tuple(tuple(placement) for placement in schedule.placements(shape))
+    return (tuple(schedule.placement(shape)) if hasattr(schedule, "placement") else looped(shape),)
+
+
+def as_taken(schedule: Any, shape: Shape) -> Shape:
+    """The shape with the number of chunks that the schedule requires, if the schedule has a fixed number."""
+    return replace(shape, chunks=getattr(schedule, "CHUNKS", shape.chunks))
+
+
+def check(layout: Layout) -> None:
+    """Checks that F and B (or F, I and W) of each stage and microbatch occur once, on the stage's rank and in this order."""
+    if _is_sound(layout):
+        return
+    faults: list[Fault] = []
+    seen: dict[Slot, int] = {}
+    placement = layout.placement
+    for rank, boxes in enumerate(layout.orders):
+        for slot in _flat(boxes):
+            faults += _misplaced(slot, rank, layout, placement)
+            if slot in seen:
+                faults.append(Fault(f"{slot} stands twice: on rank {seen[slot]} and on rank {rank}"))
+            seen.setdefault(slot, rank)
+        faults += _out_of_order(rank, boxes)
+        faults += _foreign_exchanges(rank, boxes, layout)
+    faults += _missing(seen, layout)
+    if faults:
+        shown = faults if len(faults) <= 8 else [*faults[:8], Fault(f"... and {len(faults) - 8} faults more")]
+        raise UserError("not a schedule", faults=[Fault(f.message, f.hint, "schedule") for f in shown])
+
+
+def _is_sound(layout: Layout) -> bool:
+    """Whether there is no fault, of a layout that defines no exchanges."""
+    if layout.defined_exchanges:
+        return False
+    stages, microbatches = layout.stages, layout.shape.microbatches
+    at = np.full((len(KINDS), stages, microbatches), -1)
+    placement = np.array(layout.placement)
+    for rank, of in enumerate(layout.columns):
+        inside = (of.kind >= 0) & (of.stage >= 0) & (of.stage < stages) & (of.microbatch >= 0) & (of.microbatch < microbatches)
+        if not inside.all():
+            return False
+        instance = of.microbatch * len(layout.placements) // microbatches * stages + of.stage
+        if (placement[instance] != rank).any() or (at[of.kind, of.stage, of.microbatch] >= 0).any():
+            return False
+        at[of.kind, of.stage, of.microbatch] = np.arange(len(of.kind))
+    forward, backward, inputs, weights = at
+    fused = (forward >= 0) & (backward > forward) & (inputs < 0) & (weights < 0)
+    split = (forward >= 0) & (backward < 0) & (inputs > forward) & (weights > inputs)
+    once = int((at >= 0).sum()) == sum(len(of.kind) for of in layout.columns)
+    return once and bool((fused | split).all())
+
+
+def _flat(boxes: Iterable[Box]) -> list[Slot]:
+    return [slot for box in boxes for slot in slots_of(box)]
+
+
+def _misplaced(slot: Slot, rank: int, layout: Layout, placement: Sequence[int]) -> list[Fault]:
+    if slot.kind not in KINDS:
+        return [Fault(f"{slot.kind!r} is no kind of slot", hint=f"one of {', '.join(KINDS)}")]
+    if not (0 <= slot.stage < layout.stages and 0 <= slot.microbatch < layout.shape.microbatches):
+        return [Fault(f"{slot} is outside {layout.stages} stages and {layout.shape.microbatches} microbatches")]
+    placed = placement[layout.instance(slot.stage, slot.microbatch)]
+    if placed != rank:
+        return [Fault(f"{slot} is on rank {rank}, but stage {slot.stage} is placed on rank {placed}")]
+    return []
+
+
+def _out_of_order(rank: int, boxes: Sequence[Box]) -> list[Fault]:
+    """Faults of slots in the wrong order: F must precede B or I of a stage and microbatch, and I must precede W."""
+    position = {slot: i for i, slot in enumerate(_flat(boxes))}
+    return [
+        Fault(f"rank {rank} runs {slot} before {needed}")
+        for slot, at in position.items()
+        if position.get(needed := slot._replace(kind=PRECEDED_BY.get(slot.kind, "")), -1) > at
+    ]
+
+
+def _foreign_exchanges(rank: int, boxes: Sequence[Box], layout: Layout) -> list[Fault]:
+    """Faults of exchanges with slots that the rank does not run."""
+    own = set(_flat(boxes))
+    named = [
+        slot
+        for after, sends, receives in (layout.defined_exchanges[rank] if layout.defined_exchanges else ())
+        for slot in (*sends, *receives, *([after] if after else []))
+    ]
+    return [Fault(f"exchanges of rank {rank} name {slot}, which it does not run") for slot in named if slot not in own]
+
+
+def _missing(seen: dict[Slot, int], layout: Layout) -> list[Fault]:
+    faults = []
+    for stage in range(layout.stages):
+        for microbatch in range(layout.shape.microbatches):
+            has = {kind for kind in KINDS if Slot(kind, stage, microbatch) in seen}
+            if has not in ({"F", "B"}, {"F", "I", "W"}):
+                found = ", ".join(kind for kind in KINDS if kind in has) or "nothing"
+                faults.append(Fault(f"stage {stage}, microbatch {microbatch} has {found}: it needs F and B, or F, I and W"))
+    return faults

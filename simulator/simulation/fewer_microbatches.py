@@ -1,0 +1,149 @@
+"""Fewer microbatches: the periods of a schedule, and layouts that have fewer of them.
+
+In the middle of most schedules every rank does the same again and again, each time some microbatches later. This is a *period*:
+on each rank a number of slots in their order, with which the rank completes equally many microbatches. A layout of fewer
+microbatches is the layout of all of them without some periods if and only if the orders of its slots say so, rank by rank. Here
+they are compared; nothing is assumed of a schedule. Whether a period also takes the same time each time is another question,
+which only a simulation can answer (`repeats.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from ..engine.task import Array
+from ..program.layout import Layout
+
+FEWEST_PERIODS = 6
+"""Number of periods of every rank from which it pays to leave some out."""
+SHOWN_PERIODS = 4
+WARM_UP = 1.25, 4, 7, 14
+"""Numbers of microbatches for each rank, before those of `SHOWN_PERIODS`, with which periods are looked for, in turn."""
+MOST_OF_ALL = 0.7
+"""Largest part of all microbatches that it pays to simulate in place of all."""
+PLACES = 3
+"""Number of places of a slot: by itself, or as one of a pair."""
+MOST_ROUNDS = 4
+"""Largest period that is looked for, in microbatches, or in rounds of as many microbatches as there are ranks."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Order:
+    """The slots of a rank: a number for what each is, and its microbatch, counted within its direction."""
+
+    slot: Array
+    microbatch: Array
+
+    def slots_of_period(self, microbatches: int) -> int:
+        """How many slots later the slot in the middle is run again, for so many microbatches later; 0 for never."""
+        middle = len(self.slot) // 2
+        again = (self.slot[middle:] == self.slot[middle]) & (self.microbatch[middle:] == self.microbatch[middle] + microbatches)
+        return int(np.argmax(again)) if len(again) else 0
+
+    def repeats(self, slots: int, microbatches: int) -> tuple[int, int]:
+        """The longest part of the order in which every slot is followed, so many slots later, by the same slot of a microbatch
+        so much later: its first place and the place behind its last."""
+        same = (self.slot[slots:] == self.slot[:-slots]) & (self.microbatch[slots:] == self.microbatch[:-slots] + microbatches)
+        breaks = np.concatenate([[-1], np.flatnonzero(~same), [len(same)]])
+        longest = int(np.argmax(np.diff(breaks)))
+        begin, end = int(breaks[longest]) + 1, int(breaks[longest + 1])
+        return begin, end + slots if end > begin else begin
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Period:
+    """What repeats itself in the layout of all microbatches."""
+
+    layout: Layout
+    orders: tuple[Order, ...]
+    microbatches: int
+    """Number of microbatches of each direction in a period."""
+    slots: tuple[int, ...]
+    """Rank -> number of slots in a period."""
+    parts: tuple[tuple[int, int], ...]
+    """Rank -> the first of its slots that are parts of periods, and the one behind the last."""
+
+    @property
+    def of_all(self) -> int:
+        """Number of microbatches of all directions in a period."""
+        return self.microbatches * len(self.layout.placements)
+
+    @property
+    def number(self) -> int:
+        """The number of periods that every rank has."""
+        return min((end - begin) // slots for (begin, end), slots in zip(self.parts, self.slots, strict=True))
+
+    def left_out(self, fewer: Layout) -> int:
+        """How many periods a layout has less, if it is the same in all other respects; 0 if it is not."""
+        less, rest = divmod(self.layout.shape.microbatches - fewer.shape.microbatches, self.of_all)
+        if rest or less < 1 or fewer.placements != self.layout.placements or self.layout.shares != fewer.shares:
+            return 0
+        others = orders_of(fewer)
+        return less if all(map(self._is_shorter, count(), self.orders, others, [less] * len(others))) else 0
+
+    def _is_shorter(self, rank: int, whole: Order, other: Order, less: int) -> bool:
+        """Whether the order of a rank is the whole one without so many periods."""
+        gone, (begin, end) = less * self.slots[rank], self.parts[rank]
+        if len(other.slot) != len(whole.slot) - gone or end - begin < gone + 2 * self.slots[rank]:
+            return False
+        head, tail = slice(None, begin + self.slots[rank]), slice(begin + self.slots[rank], None)
+        before = (other.slot[head] == whole.slot[head]) & (other.microbatch[head] == whole.microbatch[head])
+        slot, microbatch = whole.slot[gone:][tail], whole.microbatch[gone:][tail] - less * self.microbatches
+        after = (other.slot[tail] == slot) & (other.microbatch[tail] == microbatch)
+        return bool(before.all() and after.all())
+
+
+def orders_of(layout: Layout) -> tuple[Order, ...]:
+    """The slots of every rank."""
+    microbatches, directions = layout.shape.microbatches, len(layout.placements)
+    first = np.array([-(-direction * microbatches // directions) for direction in range(directions)])
+    found = []
+    for of in layout.columns:
+        direction = of.microbatch * directions // microbatches
+        slot = ((of.kind * layout.stages + of.stage) * directions + direction) * PLACES + of.place
+        found.append(Order(slot, of.microbatch - first[direction]))
+    return tuple(found)
+
+
+def period_of(layout: Layout) -> Period | None:
+    """The shortest period of a layout that most of its microbatches are part of; None without one."""
+    shape, directions = layout.shape, len(layout.placements)
+    if layout.shape.microbatches < FEWEST_PERIODS * directions * shape.splits:
+        return None
+    orders = orders_of(layout)
+    for microbatches in _candidates(layout):
+        slots = tuple(of.slots_of_period(microbatches) for of in orders)
+        if 0 in slots:
+            continue
+        parts = tuple(of.repeats(each, microbatches) for of, each in zip(orders, slots, strict=True))
+        period = Period(layout, orders, microbatches, slots, parts)
+        if period.number >= FEWEST_PERIODS:
+            return period
+    return None
+
+
+def _candidates(layout: Layout) -> Iterator[int]:
+    """The numbers of microbatches of each direction that a period may have, the fewest first."""
+    shape = layout.shape
+    rounds = {shape.splits, shape.splits * (shape.group or shape.ranks), shape.splits * shape.ranks}
+    numbers = sorted({one * times for one in rounds for times in range(1, MOST_ROUNDS + 1)})
+    most = shape.microbatches // (len(layout.placements) * FEWEST_PERIODS)
+    return iter([number for number in numbers if number <= most])
+
+
+def fewer_microbatches(period: Period) -> Iterator[int]:
+    """Numbers of microbatches with which the periods of a step may show, the fewest first, as long as they save something.
+
+    A uniform 1F1B repeats itself as soon as its pipeline is full; where ranks have slack, it is first used up.
+    """
+    shape = period.layout.shape
+    left_over = shape.microbatches % period.of_all
+    for times in WARM_UP:
+        warm = int(times * shape.ranks * shape.splits)
+        number = left_over + (-(-(warm - left_over) // period.of_all) + SHOWN_PERIODS) * period.of_all
+        if number < shape.microbatches * MOST_OF_ALL:
+            yield number

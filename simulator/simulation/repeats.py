@@ -1,0 +1,230 @@
+"""Periods of a simulated step: the proof that more of them would all take the same time, from the whole state of the ranks.
+
+A step of few microbatches is simulated. At the time `from_ns` every rank is in the middle of its periods. All that is in progress
+then, and all that was in progress since the first of it began, happens again one period later, with the same distances between
+all starts and all ends. So the state of all ranks, of what they send, and of what shares links or slows kernels, is the same at
+both times. What a rank does next is the same too, as long as it has periods left. Hence a step with more periods comes to this
+state once more for each of them, and then ends as the simulated one does: it takes so many times the length of a period longer.
+Nothing is read off a slope: where one start of one rank is a nanosecond off, there is no proof.
+
+Launches that no kernel can wait for are not part of the simulated state. The host must not fall behind in a period, therefore:
+its launches of a period take no longer than the period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from ..binding.launches import Host, launch_times_ns
+from ..engine.task import Array
+from ..engine.timeline import Timeline
+from ..lowering.passes.pipeline import RECEIVE
+from ..metrics import Repeats
+from ..program.labels import Labels
+from ..program.program import Key, Step
+
+MOST_TOGETHER = 4
+"""Largest number of periods of a schedule that are alike only together, as where rounded times alternate."""
+FEWEST_COPIES = 3
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Part:
+    """Steps of a role that repeat themselves in their order: of each of the periods the same number, one behind the other.
+
+    The receives from each edge, which are posted beforehand, are a part by themselves.
+    """
+
+    steps: Array
+    """All steps of the part in their order, those outside of periods among them."""
+    begin: int
+    """The place of the first step of the first period among them."""
+    size: int
+    """Number of steps in a period."""
+    periods: int
+
+    def of(self, first: int, periods: int) -> Array:
+        """The steps of some periods."""
+        return self.steps[self.begin + first * self.size : self.begin + (first + periods) * self.size]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Copies:
+    """The periods of a part on a class of ranks, one after the other: `start_ns` and `arrival_ns` have a row for each."""
+
+    role: int
+    part: _Part
+    first: int
+    """The number of the first of these periods."""
+    start_ns: Array
+    arrival_ns: Array
+    before_ns: Array
+    """Period -> when all of the part that is before it in the order of the rank has arrived."""
+    behind_ns: Array
+    """Period -> when the first of the part that is behind it in the order of the rank starts."""
+
+    def intervals_ns(self, together: int) -> Array:
+        """Period -> the time after which all of it happens again, so many periods later; -1 if it does not."""
+        columns = [column[together:] - column[:-together] for column in (self.start_ns, self.arrival_ns)]
+        found = np.concatenate(columns, axis=1)
+        return np.where((found == found[:, :1]).all(axis=1), found[:, 0], -1)
+
+    def alike(self, together: int, lasts_ns: int) -> _Alike | None:
+        """The longest run of periods of which each happens again after this time, so many periods later, if there is any."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], self.intervals_ns(together) == lasts_ns, [False]]).astype(int)))
+        if not len(edges):
+            return None
+        longest = 2 * int(np.argmax(np.diff(edges)[::2]))
+        first, last = int(edges[longest]), int(edges[longest + 1]) - 1 + together
+        return _Alike(
+            self.first + first,
+            int(self.before_ns[first]),
+            int(self.behind_ns[last]),
+            int(self.arrival_ns[first : first + together].max()),
+            int(self.start_ns[last - together + 1 : last + 1].min()),
+        )
+
+
+class _Alike(NamedTuple):
+    """Periods that are alike: where others end before them and begin behind them, and those at either end without an image."""
+
+    first: int
+    others_end_ns: int
+    others_begin_ns: int
+    is_no_image_until_ns: int
+    has_no_image_from_ns: int
+
+
+class _Proven(NamedTuple):
+    from_ns: int
+    lasts_ns: int
+    first: tuple[int, ...]
+    """For each of the copies, the first period of the proof."""
+
+
+def repeats_of(
+    timeline: Timeline, labels: Sequence[Labels], microbatches: int, times: int, host: Host | None = None
+) -> Repeats | None:
+    """What stands for `times` more periods of so many microbatches of each direction in a simulated step; None without proof."""
+    parts = [list(_parts(of.steps, microbatches)) for of in labels]
+    copies = [one for which in range(timeline.skeleton.ranks) for one in _copies(timeline, which, labels, parts)]
+    if not all(parts) or None in copies:
+        return None
+    known = [one for one in copies if one]
+    for together in range(1, MOST_TOGETHER + 1):
+        if times % together == 0 and (proven := _proven(timeline, known, together)):
+            steps: list[Array] = [np.zeros(0, dtype=np.int64) for _ in labels]
+            first = {(one.role, id(one.part)): (one, at) for one, at in zip(known, proven.first, strict=True)}
+            for one, at in first.values():
+                steps[one.role] = np.concatenate([steps[one.role], one.part.of(at, together)])
+            for of, some in zip(labels, steps, strict=True) if host else ():
+                if host and launch_times_ns(of, host)[np.isin(of.step, some)].sum() > proven.lasts_ns:
+                    return None
+            return Repeats(times // together, proven.from_ns, proven.lasts_ns, tuple(steps))
+    return None
+
+
+def _parts(steps: Sequence[Step], microbatches: int) -> Iterator[_Part]:
+    """The steps of a role that repeat themselves so many microbatches later, around the one in the middle."""
+    known: dict[object, int] = {}
+    what = np.array([known.setdefault(_what(step, before), len(known)) for before, step in pairwise((steps[0], *steps))])
+    number = np.array([step.microbatch for step in steps])
+    posted: dict[str, list[int]] = {"": []}
+    for at, step in enumerate(steps):
+        posted.setdefault(step.body if step.phase == RECEIVE else "", []).append(at)
+    for of in map(np.array, posted.values()):
+        if part := _part(of, what[of], number[of], microbatches):
+            yield part
+
+
+def _part(steps: Array, what: Array, number: Array, microbatches: int) -> _Part | None:
+    slots = np.flatnonzero(number >= 0)
+    if not len(slots):
+        return None
+    middle = int(slots[len(slots) // 2])
+    later = np.flatnonzero((what[middle:] == what[middle]) & (number[middle:] == number[middle] + microbatches))
+    size = int(later[0]) if len(later) else len(steps)
+    same = (what[size:] == what[:-size]) & (number[size:] == number[:-size] + microbatches)
+    breaks = np.concatenate([[-1], np.flatnonzero(~same), [len(same)]])
+    at = int(np.searchsorted(breaks, middle, side="left"))
+    begin, end = (int(breaks[at - 1]) + 1, int(breaks[at]) + size) if at < len(breaks) else (0, 0)
+    return _Part(steps, begin, size, (end - begin) // size)
+
+
+def _what(step: Step, before: Step) -> object:
+    """What a step does, whatever its microbatch."""
+    at = step.microbatch
+    outputs, waits = (tuple((name, _relative(key, at)) for name, key in pairs) for pairs in (step.outputs, step.waits))
+    after = tuple(_relative(key, at) for key in step.after)
+    return step.body, step.phase, step.stage, step.iteration, step.pair >= 0 and step.pair == before.pair, after, outputs, waits
+
+
+def _relative(key: Key, microbatch: int) -> Key:
+    """A key with its microbatch counted from another one."""
+    return (*key[:-1], key[-1] - microbatch) if isinstance(key[-1], int) else key
+
+
+def _copies(
+    timeline: Timeline, which: int, labels: Sequence[Labels], parts: Sequence[Sequence[_Part]]
+) -> Iterator[_Copies | None]:
+    """The periods of each part on a class of ranks that have the same rows; None for a part with few of them."""
+    role = int(timeline.skeleton.program[which])
+    of, times = labels[role], timeline.class_times(which)
+    ended_ns, begun_ns = np.zeros(len(of.steps), dtype=np.int64), np.full(len(of.steps), np.iinfo(np.int64).max)
+    np.maximum.at(ended_ns, of.step, times.arrival_ns)
+    np.minimum.at(begun_ns, of.step, times.start_ns)
+    order = np.argsort(of.step, kind="stable")
+    for part in parts[role]:
+        rows = [_rows(of, order, part.of(number, 1)) for number in range(part.periods)]
+        counts = np.array([len(some) for some in rows])
+        cuts = np.concatenate([[0], np.flatnonzero(np.diff(counts)) + 1, [part.periods]])
+        longest = int(np.argmax(np.diff(cuts)))
+        first, end = int(cuts[longest]), int(cuts[longest + 1])
+        if end - first < FEWEST_COPIES:
+            yield None
+            continue
+        chosen = np.stack(rows[first:end])
+        if (of.op[chosen] != of.op[chosen[0]]).any():
+            yield None
+            continue
+        passed_ns = np.maximum.accumulate(np.append(0, ended_ns[part.steps]))
+        ahead_ns = np.minimum.accumulate(np.append(begun_ns[part.steps], np.iinfo(np.int64).max)[::-1])[::-1]
+        begins = part.begin + part.size * np.arange(first, end + 1)
+        yield _Copies(
+            role, part, first, times.start_ns[chosen], times.arrival_ns[chosen], passed_ns[begins[:-1]], ahead_ns[begins[1:]]
+        )
+
+
+def _rows(labels: Labels, order: Array, steps: Array) -> Array:
+    """The rows of some steps; `order` has all rows by their steps."""
+    begin, end = (np.searchsorted(labels.step, steps, side, order) for side in ("left", "right"))
+    return np.concatenate([order[one:other] for one, other in zip(begin.tolist(), end.tolist(), strict=True)])
+
+
+def _proven(timeline: Timeline, copies: Sequence[_Copies], together: int) -> _Proven | None:
+    """A time at which the state of all ranks is that of so many periods later, with that time; None if there is none.
+
+    Between `since_ns` and that time everything in progress belongs to periods that happen again, and what happens then was
+    there before; and it goes on like that for two times as long.
+    """
+    if min(len(one.start_ns) for one in copies) < FEWEST_COPIES + together - 1:
+        return None
+    for lasts_ns in dict.fromkeys(copies[0].intervals_ns(together)[::-1].tolist()):
+        found = [one.alike(together, lasts_ns) for one in copies]
+        alike = [one for one in found if one]
+        if lasts_ns <= 0 or len(alike) < len(found):
+            continue
+        at_ns = min(min(one.has_no_image_from_ns for one in alike) - 1, min(one.others_begin_ns for one in alike) - 2 * lasts_ns)
+        since_ns = at_ns
+        for which in range(timeline.skeleton.ranks):
+            times = timeline.class_times(which)
+            in_progress = (times.start_ns <= at_ns) & (times.arrival_ns > at_ns)
+            since_ns = min(since_ns, int(times.start_ns[in_progress].min(initial=at_ns)))
+        if all(one.others_end_ns <= since_ns and one.is_no_image_until_ns <= since_ns + lasts_ns for one in alike):
+            return _Proven(at_ns, lasts_ns, tuple(one.first for one in alike))
+    return None
