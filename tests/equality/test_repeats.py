@@ -190,9 +190,10 @@ def test_the_proof_looks_at_what_is_still_in_progress(few: tuple[Run, int, int])
     run, found = few[0].simulated, proven(few)
     _, times, microbatch = rows_of(few, 0)
     first = (microbatch == 0) & (times.arrival_ns < found.from_ns - 3 * found.lasts_ns)
-    late = np.where(first, found.from_ns + 1 - times.arrival_ns, 0)
     assert first.any()
-    assert not proven(few, Changed(run.timeline, 0, arrives_later_ns=late))
+    late_ns, later_ns = (np.where(first, found.from_ns + 1 - of, 0) for of in (times.start_ns + 2, times.arrival_ns))
+    assert not proven(few, Changed(run.timeline, 0, arrives_later_ns=later_ns))
+    assert not proven(few, Changed(run.timeline, 0, late_ns, later_ns))
 
 
 def test_the_proof_needs_periods_that_are_left(few: tuple[Run, int, int]) -> None:
