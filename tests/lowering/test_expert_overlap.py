@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from simulator.errors import UserError
 from simulator.kernels import Part
 from simulator.lowering.passes.expert_overlap import paired
 from simulator.program.layout import check, lay_out
-from simulator.program.program import Compute, Purpose
+from simulator.program.program import LAST, Compute, Purpose
 from simulator.program.slot import Pair, Shape, Slot, slots_of
 from simulator.schedules import interleaved
 from simulator.simulation.runnable import RunnableScenario as Scenario
@@ -163,6 +164,23 @@ def test_t17_12_folded_equals_unfolded(name: str) -> None:
     both(*bound_twice(chosen)).assert_equal()
     run = chosen.simulate()
     assert run.memory_over_time(0)[1].max() <= run.memory[0].total_bytes
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+def test_t17_12_passes_of_a_pair_gather_parameters_behind_the_pair_before(prefetch: int) -> None:
+    """Neither pass waits for the other one; the gathers of a pair wait for both passes of the pair before."""
+    plan = {"ep": 4, "tp": 2, "etp": 1, "sharding": sim.Sharding("fsdp", prefetch=prefetch)}
+    (steps,) = program_of(of(beside(plan), batch=16)).orders
+    pairs = [pair for pair in pairwise(steps) if pair[0].pair == pair[1].pair >= 0]
+    assert len(pairs) == 3
+    for pair in pairs:
+        assert not {key for step in pair for key in step.after} & {key for step in pair for _, key in step.outputs}
+    for before, pair in pairwise(pairs):
+        ends = {key for step in before for name, key in step.outputs if name == LAST}
+        assert all(ends <= set(step.after) for step in pair)
+    alone, together = (of(of_plan, batch=16).simulate().metrics for of_plan in (plan, beside(plan)))
+    assert together.exposed_s["ep"] < alone.exposed_s["ep"]
+    assert together.step_time_s < alone.step_time_s
 
 
 @pytest.mark.parametrize(

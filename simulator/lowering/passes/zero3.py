@@ -6,7 +6,8 @@ from the buffer of the gather into the parameters precedes the first operation o
 i + 1 waits for the copy of unit i - 1, in the backward pass for the copy of the unit before it; `prefetch` says how many units
 ahead, and `in_flight` makes it wait until an earlier unit is released as well. The forward pass releases all units but the head,
 which the backward pass needs next. Without `reshard` it releases none, and with a pipeline a stage gathers its units in the first
-forward pass of a step and keeps them. Gathers of a pass wait for the pass before.
+forward pass of a step and keeps them. Gathers of a pass wait for the pass before, and those of a pair of passes that run side by
+side for the pair before.
 
 Experts are gathered from the ranks that hold copies of them (edp). Their gather follows that of their layer, which torchtitan
 prefetches together, and takes turns with it, since PyTorch issues all gathers on one stream.
@@ -97,7 +98,10 @@ def _gathering(
     first = first_forward(steps)
     present: dict[int, AbstractSet[Bucket]] = {stage: frozenset() for stage in buckets}
     before: tuple[Key, ...] = ()
+    ended: tuple[Key, ...] = ()
     for i, step in enumerate(steps):
+        beside = step.pair >= 0 and step.pair == steps[i - 1].pair
+        before = before if beside else ended
         if step.phase == OPTIMIZER:
             step = step._replace(outputs=(*step.outputs, (END, UPDATED)))
         if groups.get(step.stage) and step.phase in (FORWARD, BACKWARD, INPUT_GRADIENT):
@@ -118,7 +122,8 @@ def _gathering(
                 after = (*step.after, *before, *((UPDATED,) if i == first[step.stage] else ()))
                 waits = tuple((body.ops[0].name, key) for key in after)
                 step = step._replace(body=name, after=after, waits=(*step.waits, *waits))
-        before = tuple(key for name, key in step.outputs if name == LAST) or before
+        last = tuple(key for name, key in step.outputs if name == LAST)
+        ended = (*ended, *last) if beside else last or ended
         yield step
 
 
