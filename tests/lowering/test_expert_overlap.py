@@ -180,7 +180,6 @@ def test_t17_12_passes_of_a_pair_gather_parameters_behind_the_pair_before(prefet
         assert all(ends <= set(step.after) for step in pair)
     alone, together = (of(of_plan, batch=16).simulate().metrics for of_plan in (plan, beside(plan)))
     assert together.exposed_s["ep"] < alone.exposed_s["ep"]
-    assert together.step_time_s < alone.step_time_s
 
 
 @pytest.mark.parametrize(
