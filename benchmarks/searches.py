@@ -18,6 +18,7 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import perf_counter
 
 import yaml
+from bars import calibration
 
 from simulator.search.best_first import search_of
 from simulator.search.search import aim_of, base_of, choices_of
@@ -64,12 +65,14 @@ def timed(name: str, base: Base, plans: Sequence[Choice], top: int, at_most_s: f
 
 def main() -> None:
     few = listed(FEW_PLANS)
+    print(calibration())
     timed(f"search of {len(few)} plans", base_named(FEW), few, TOP, FEW_AT_MOST_S)
     if "--all" in sys.argv:
         timed(f"all of {len(few)} plans simulated", base_named(FEW), few, len(few), FEW_AT_MOST_S)
     if "--quick" not in sys.argv:
         many = choices_of(base_named(MANY), MANY_PLANS)
         timed(f"search of {len(many):,} plans of 175B", base_named(MANY), many, TOP, MANY_AT_MOST_S)
+    print(calibration())
 
 
 if __name__ == "__main__":

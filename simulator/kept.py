@@ -19,8 +19,11 @@ class Kept:
     def __len__(self) -> int:
         return len(self.values)
 
-    def of(self, key: Hashable, make: Callable[[], T], weight: int = 1) -> T:
-        """The value of a key, made if it is not kept. Keys with lists or mappings, as users may write them, keep nothing."""
+    def of(self, key: Hashable, make: Callable[[], T], weight: int | Callable[[T], int] = 1) -> T:
+        """The value of a key, made if it is not kept. Keys with lists or mappings, as users may write them, keep nothing.
+
+        The weight may be a function of the value.
+        """
         try:
             hash(key)
         except TypeError:
@@ -30,6 +33,7 @@ class Kept:
             found: T = self.values[key][0]
             return found
         made = make()
+        weight = weight(made) if callable(weight) else weight
         if weight <= self.most:
             self.values[key] = made, weight
             self.weight += weight

@@ -24,7 +24,7 @@ from ..study.pool import Call, Pool, Workers, opened
 from ..units import HOUR_S, seconds
 from .records import Known, NoRecords, Records
 from .space import Choice
-from .weigh import LEGAL, TOO_LONG, Base, Examined, Measured, Weighed, examined, measured, quick_bounds_ns, weighed
+from .weigh import LEGAL, TOO_LONG, Base, Examined, Measured, Weighed, examined, measured, quick_bounds_ns, read, weighed
 
 Objective = Literal["step_time", "cost", "energy", "memory", "gpus"]
 Against = Literal["memory", "cost", "gpus"]
@@ -133,6 +133,8 @@ class Search:
 
     def run(self, workers: Workers, tell: Callable[[str], None]) -> None:
         """Looks at plans until the best are known. What is learned is saved before anything that follows from it is asked."""
+        for plan in self.plans[:1]:
+            read(self.base, plan.choice)  # processes that are forked have it then
         with opened(workers, HINT) as pool:
             self._weigh(pool, tell)
             for question, found in pool.answers(_Tasks(self), 1):

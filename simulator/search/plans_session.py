@@ -29,7 +29,8 @@ class PlansSession(Session):
     def layout(self, key: tuple[Any, ...], make: Callable[[], Layout]) -> Layout:
         """The order of slots of a schedule for a shape."""
         shape = key[-1]
-        return self._orders.of(key, make, shape.stages * shape.microbatches)
+        found: Layout = self._orders.of(key, make, shape.stages * shape.microbatches)
+        return found
 
 
 @lru_cache(maxsize=1)

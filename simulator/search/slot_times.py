@@ -18,7 +18,9 @@ from ..config import catalog, derived
 from ..config.scenario import Scenario
 from ..errors import UserError
 from ..frozen import replace
-from ..lowering.lower import lower_slots, stages_of, work_of
+from ..kept import Kept
+from ..lowering.kept_slots import kept_slots
+from ..lowering.lower import stages_of, work_of
 from ..plan.plan import EVEN
 from ..plan.stage_layers import stage_layers
 from ..program.layout import Layout, lay_out, placements_of
@@ -63,6 +65,8 @@ class SlotTimes:
     known: dict[tuple[object, ...], dict[str, SlotTime]] = field(default_factory=dict)
     kinds: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
     """Schedule -> the kinds of its slots."""
+    slots: Kept = field(default_factory=lambda: Kept(0))
+    """Operations of slots that were lowered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ def plan_slots(scenario: Scenario, site: Site, kept: SlotTimes) -> PlanSlots | N
             number, direction = instance % len(placements[0]), instance // len(placements[0])
             orders[instances[instance].rank] += [Slot(kind, number, direction * parts + part) for kind in kinds]
         sample = replace(shape, microbatches=directions * parts)
-        known |= _times(scenario, site, Layout(sample, placements, tuple(map(tuple, orders))))
+        known |= _times(scenario, site, Layout(sample, placements, tuple(map(tuple, orders))), kept.slots)
     microbatches = shape.microbatches
     of_direction = [0] * directions
     for microbatch in range(microbatches // parts):
@@ -173,10 +177,10 @@ def _key(scenario: Scenario, instances: Sequence[Stage]) -> tuple[object, ...]:
     return alike, plan.full_sharding, scenario.job, scenario.framework, replicas == 1, groups, together
 
 
-def _times(scenario: Scenario, site: Site, sample: Layout) -> dict[str, SlotTime]:
+def _times(scenario: Scenario, site: Site, sample: Layout, kept: Kept) -> dict[str, SlotTime]:
     """The times of the bodies of a layout in which each stands once."""
-    plan, replicas = derived.placed(scenario), derived.replicas(scenario)
-    several = lower_slots(scenario.model, plan, scenario.job, sample, dp=replicas, framework=scenario.framework)
+    plan, dp = derived.placed(scenario), derived.replicas(scenario)
+    several = kept_slots(scenario.model, plan, scenario.job, sample, dp=dp, framework=scenario.framework, kept=kept)
     of_programs = [_times_of_program(scenario, site, program) for program in several]
     return {name: SlotTime.least(of[name] for of in of_programs) for name in of_programs[0]}
 

@@ -107,7 +107,7 @@ class _Kept:
 
     scenario: Scenario
     prices: PricedKernels
-    times: SlotTimes = field(default_factory=SlotTimes)
+    times: SlotTimes = field(default_factory=lambda: SlotTimes(slots=of_this_process().slots))
 
 
 @lru_cache(maxsize=16)
@@ -120,6 +120,11 @@ def _read(rest: _Rest) -> _Kept:
 def _kept(base: Base, choice: Choice) -> _Kept:
     document = with_values(base.document, choice.others)
     return _read(_Rest(json.dumps(document.data, default=repr, sort_keys=True), base.trust, document))
+
+
+def read(base: Base, choice: Choice) -> None:
+    """Reads what the plans of a base have in common, which this process then keeps."""
+    _kept(base, choice)
 
 
 def scenario_of(base: Base, choice: Choice) -> Scenario:
@@ -213,7 +218,7 @@ def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
     site = _site(kept, scenario)
     try:
         layout = layout_of(scenario, site, of_this_process())
-        slots = slots_of(scenario, layout)
+        slots = slots_of(scenario, layout, of_this_process().slots)
     except UserError as error:
         reason, example = _fault(error)
         return Examined(INFEASIBLE, reason=reason, example=example)

@@ -16,7 +16,9 @@ import numpy as np
 from ..config import derived
 from ..config.scenario import Scenario
 from ..errors import Infeasible
-from ..lowering.lower import lower, lower_slots
+from ..kept import Kept
+from ..lowering.kept_slots import kept_slots
+from ..lowering.lower import lower
 from ..memory.account import RankMemory, account, bodies_of
 from ..memory.items import MASTER_BYTES, Terms
 from ..plan.plan import WITH_MASTER_COPY
@@ -56,10 +58,11 @@ def memory_of(
     return memory
 
 
-def slots_of(scenario: Scenario, layout: Layout) -> tuple[Program, ...]:
+def slots_of(scenario: Scenario, layout: Layout, kept: Kept | None = None) -> tuple[Program, ...]:
     """The lowered slots of a single microbatch of a layout, which its memory and its program share."""
-    plan, dp = derived.placed(scenario), derived.replicas(scenario)
-    return lower_slots(scenario.model, plan, scenario.job, layout.sampled(), dp=dp, framework=scenario.framework)
+    plan, job, dp = derived.placed(scenario), scenario.job, derived.replicas(scenario)
+    kept = Kept(0) if kept is None else kept
+    return kept_slots(scenario.model, plan, job, layout.sampled(), dp=dp, framework=scenario.framework, kept=kept)
 
 
 def _check_host(scenario: Scenario, needed_bytes: int, *, allow_oom: bool) -> None:

@@ -15,7 +15,6 @@ from ..binding.collective_policy import CollectivePolicy
 from ..costs.kernels.estimator import PricedKernels
 from ..kept import Kept
 from ..program.layout import Layout
-from ..program.program import Program
 
 T = TypeVar("T")
 MOST_SITES = 32
@@ -25,7 +24,9 @@ MOST_KERNELS = 20_000
 MOST_ROUTED_GPUS = 1 << 21
 """Largest number of members of all groups of a cluster whose routes are kept, which takes about 100 bytes for each."""
 MOST_LAYOUTS = 256
-"""Largest number of orders of slots, and of sets of operations of slots."""
+"""Largest number of orders of slots."""
+MOST_OPERATIONS = 1 << 16
+"""Largest number of operations of all slots that are kept, about 1 kB each."""
 
 
 class Session:
@@ -35,7 +36,9 @@ class Session:
         self._numbers = count()
         self._known: dict[str, list[tuple[Any, int]]] = {}
         self._prices, self._policies, self._routes = (Kept(MOST_SITES) for _ in range(3))
-        self._layouts, self._slots = Kept(MOST_LAYOUTS), Kept(MOST_LAYOUTS)
+        self._layouts = Kept(MOST_LAYOUTS)
+        self.slots = Kept(MOST_OPERATIONS)
+        """The operations of slots."""
 
     def __repr__(self) -> str:
         return f"Session({len(self._policies)} clusters, {len(self._layouts)} orders of slots)"
@@ -70,7 +73,3 @@ class Session:
     def layout(self, key: tuple[Any, ...], make: Callable[[], Layout]) -> Layout:
         """The order of slots of a schedule for a shape."""
         return self._layouts.of(key, make)
-
-    def slots(self, key: tuple[Any, ...], make: Callable[[], tuple[Program, ...]]) -> tuple[Program, ...]:
-        """The operations of slots."""
-        return self._slots.of(key, make)

@@ -114,7 +114,7 @@ def simulate_scenario(
     layout = layout_of(scenario, site, session)
     counts = steady_state.to_simulate(scenario, steps)
     limits = estimated_effort.Limits(engine, long, expect)
-    slots = _kept_slots(scenario, layout, session)
+    slots = slots_of(scenario, layout, session.slots)
     memory = memory_of(scenario, layout, slots, allow_oom=allow_oom)
 
     def simulated(of: Scenario, layout: Layout, limits: estimated_effort.Limits = limits) -> Simulated:
@@ -194,14 +194,6 @@ def _kept_prices(scenario: Scenario, session: Session) -> PricedKernels:
     """`prices_of`, from what a session keeps."""
     options = scenario.framework, scenario.job.activation_dtype, scenario.framework.gradients_of(scenario.job), scenario.fidelity
     return session.prices(scenario.cluster, options, lambda: prices_of(scenario))
-
-
-def _kept_slots(scenario: Scenario, layout: Layout, session: Session) -> tuple[Program, ...]:
-    """`slots_of`, from what a session keeps. Neither the sequences of a step count, nor the schedule beyond its slots."""
-    sampled = layout.sampled()
-    job, plan = replace(scenario.job, global_batch=1), replace(derived.placed(scenario), schedule="", dp=None)
-    key = scenario.model, plan, job, scenario.framework, derived.replicas(scenario), sampled
-    return session.slots(key, lambda: slots_of(scenario, sampled))
 
 
 def site_of(scenario: Scenario, prices: PricedKernels | None = None, session: Session | None = None) -> Site:

@@ -6,6 +6,7 @@ executor carries the version of the program: a worker with other code refuses, r
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -14,7 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, 
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing import parent_process
+from multiprocessing import get_start_method, parent_process
 from typing import Any
 
 from ..errors import SimulatorError, UserError, described, shown
@@ -25,6 +26,8 @@ from .program_version import version
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of a module, and its arguments."""
 PROCESSES = "processes"
+RARELY = 50_000, 20, 100
+"""Thresholds of the garbage collector of a worker, which makes a great many tuples and few cycles."""
 ENDED = 1
 """Exit code of a worker whose process pool is gone."""
 
@@ -104,6 +107,8 @@ def opened(workers: Workers, hint: str = "") -> Iterator[Pool]:
 
 @contextmanager
 def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
+    if get_start_method() == "fork":
+        choose_engine.load()  # once for all of them
     with ProcessPoolExecutor(number, initializer=_start) as pool:
         try:
             yield pool
@@ -123,6 +128,8 @@ def _start() -> None:
     """Prepares a worker. Ctrl-C reaches it too, and the process that collects the results ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.freeze()
+    gc.set_threshold(*RARELY)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     choose_engine.load()
 

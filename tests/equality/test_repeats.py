@@ -92,7 +92,7 @@ def test_fewer_microbatches_measure_the_same(of: Scenario) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(of_many_microbatches())
 def test_fewer_microbatches_measure_the_same_many_times(of: Scenario) -> None:
     check(of)
