@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from ..engine import compiled, heap
@@ -19,6 +20,8 @@ MANY_TASKS_ANEW = 2_000_000
 """Number of these tasks from which it is faster where its machine code cannot be cached, so that each use compiles."""
 ROWS_OF_STRETCH = 3
 """Stretches are simulated, by whatever engine is there, if at least so many rows come to one."""
+RARELY = 50_000, 20, 100
+"""Thresholds of the garbage collector of a process that simulates a great deal: it makes many tuples and few cycles."""
 MANY_TASKS_AT_ONCE = 2_000
 """Number of tasks, contracted or not, from which it is faster in a process that has loaded it already."""
 
@@ -67,6 +70,13 @@ def load() -> None:
 
     if not event_loop.why_slow_to_begin():
         event_loop.load()
+
+
+def prepare_for_many() -> None:
+    """Prepares this process, a worker that is to simulate a great deal: with compiled code, and with few searches for garbage."""
+    load()
+    gc.freeze()
+    gc.set_threshold(*RARELY)
 
 
 def _is_loaded() -> bool:

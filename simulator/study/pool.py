@@ -6,7 +6,6 @@ executor carries the version of the program: a worker with other code refuses, r
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
@@ -26,8 +25,6 @@ from .program_version import version
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of a module, and its arguments."""
 PROCESSES = "processes"
-RARELY = 50_000, 20, 100
-"""Thresholds of the garbage collector of a worker, which makes a great many tuples and few cycles."""
 ENDED = 1
 """Exit code of a worker whose process pool is gone."""
 
@@ -128,10 +125,8 @@ def _start() -> None:
     """Prepares a worker. Ctrl-C reaches it too, and the process that collects the results ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    gc.freeze()
-    gc.set_threshold(*RARELY)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    choose_engine.load()
+    choose_engine.prepare_for_many()
 
 
 def _end_with_parent() -> None:

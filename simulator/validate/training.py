@@ -117,7 +117,7 @@ def _simulated(texts: Sequence[str]) -> Iterator[tuple[str, Outcome | str]]:
         yield from ((text, _run(text)) for text in texts)
         return
     choose_engine.load()  # processes that are forked have it then; others load it
-    with ProcessPoolExecutor(cores(), initializer=choose_engine.load) as pool:
+    with ProcessPoolExecutor(cores(), initializer=choose_engine.prepare_for_many) as pool:
         runs = {pool.submit(_run, text): text for text in texts}
         try:
             yield from ((runs[run], run.result()) for run in as_completed(runs))
