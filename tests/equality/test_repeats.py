@@ -85,7 +85,7 @@ def check(of: Scenario) -> bool:
     return True
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(of_many_microbatches())
 def test_fewer_microbatches_measure_the_same(of: Scenario) -> None:
     check(of)
@@ -107,7 +107,7 @@ def pipeline(schedule: str, overlap: str = "free", launch_s: float = 0.0, microb
     return scenario(small_model(8), small_cluster(4), plan, job, framework=framework, fidelity=fidelity)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize(
     ("schedule", "overlap", "launch"),
     [pytest.param(*of, id="-".join(of)) for of in product(SCHEDULES, ("free", "slowed"), LAUNCHES)],

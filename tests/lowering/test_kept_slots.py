@@ -61,7 +61,7 @@ def check_others(of: Scenario, kept: Kept) -> int:
     return found
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(scenarios())
 def test_bodies_of_drawn_plans(of: Scenario) -> None:
     assert check_others(of, Kept(1 << 20)) >= 1
