@@ -124,13 +124,13 @@ def picture(folders: list[Path]) -> None:
     mpl.rcParams["svg.hashsalt"] = "calibration"
     figure = Figure(figsize=(11, 4), layout="constrained")
     begin, by_power = figure.subplots(1, 2)
-    for folder, colour in zip(folders, ("#2f7d76", "#c04a16"), strict=True):
+    for folder, colour, line, marker in zip(folders, ("#17524d", "#e0752f"), ("-", "--"), ("o", "s"), strict=True):
         table, of = pd.read_csv(folder / "sustained.csv"), loads(folder)
         own = table[(table.load == "gemm") & (table.detail == SQUARE) & (table.share == 1)]
-        begin.plot(own.at_ms, own.time_us / 1e3, "-", color=colour, label=folder.name.partition("-")[0].upper())
+        begin.plot(own.at_ms, own.time_us / 1e3, line, color=colour, label=folder.name.partition("-")[0].upper())
         part = of[(of.load == "gemm") & (of.detail == SQUARE)].sort_values("share")
         drawn = (part.watts - idle_w(of)) / (part.us / part.period_us)
-        by_power.plot(drawn, part.us / 1e3, "o", color=colour)
+        by_power.plot(drawn, part.us / 1e3, marker, color=colour, fillstyle="full" if marker == "o" else "none")
     begin.set(xlabel="ms after the first launch", ylabel="ms per GEMM, 8192 x 8192 x 8192, bf16", ylim=(0, None))
     begin.legend()
     by_power.set(xlabel="W beyond idle while it runs", ylabel="ms per GEMM", ylim=begin.get_ylim())

@@ -82,6 +82,11 @@ CLASSES = {
     "working set": "#d9a441",
     "overhead": "#9e9e9e",
 }
+HATCHES = {
+    "tp": "////", "pp": "....", "dp": "xxxx", "cp": "++++", "ep": "----", "offload": "oooo", "imbalance": "||||",
+    "gradients": "////", "working set": "....",
+}  # fmt: skip
+"""Patterns that keep neighbours apart for colour-blind readers and in grey."""
 
 
 INTRODUCTION = """# What each parallelism costs and saves
@@ -189,12 +194,20 @@ def picture(rows: Sequence[Row]) -> Drawing:
         before = [0.0] * len(rows)
         for name, colour in colours.items():
             widths = [value[name] for value in values]
-            axes.barh(range(len(rows)), widths, left=before, color=colour, height=0.72)
+            style = {"facecolor": colour, "hatch": HATCHES.get(name), "edgecolor": "white", "linewidth": 0}
+            axes.barh(range(len(rows)), widths, left=before, height=0.72, **style)
             before = [start + width for start, width in zip(before, widths, strict=True)]
         axes.set_xlabel(label)
         used = [name for name in colours if any(value[name] > 0.002 * max(before) for value in values)]
         handles = [
-            Patch(color=colours[name], label=f"exposed {name}" if len(name) == 2 or name == "offload" else name) for name in used
+            Patch(
+                facecolor=colours[name],
+                hatch=HATCHES.get(name),
+                edgecolor="white",
+                linewidth=0,
+                label=f"exposed {name}" if len(name) == 2 or name == "offload" else name,
+            )
+            for name in used
         ]
         axes.legend(
             handles=handles,

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from published_rows import PublishedRun, by_source
 
-from simulator.figures.drawing import Axes, Drawing, Patch, save
+from simulator.figures.drawing import Axes, Drawing, Line2D, Patch, save
 
-COLOURS = {"Ampere": "#4a7fc4", "Hopper": "#e07b39", "Blackwell": "#3f9b5f", "other": "#777777"}
+MARKS = {"Ampere": ("#4a7fc4", "o"), "Hopper": ("#f0a23c", "s"), "Blackwell": ("#1c1c1c", "^"), "other": ("#777777", "D")}
+"""Colour and marker of each generation, apart in lightness and in shape for colour-blind readers and in grey."""
 BAND, HALF = 0.10, 0.5
 SHADE = "#e3e3e3"
 WIDEST, TENTHS = 0.6, range(-6, 7, 2)
@@ -19,7 +20,7 @@ LINES, SPREAD = 7, 0.06
 
 
 def scatter(runs: Sequence[PublishedRun], path: Path) -> None:
-    """Predicted over published steps, log-log, with a band of 10%, and the errors below, coloured by generation of the GPU."""
+    """Predicted over published steps, log-log, with a band of 10%, and the errors below, marked by generation of the GPU."""
     figure = Drawing(figsize=(7, 7.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.6, 1))
     times = [time for run in runs for time in (run.measured_s, run.predicted_s) if time]
@@ -28,9 +29,9 @@ def scatter(runs: Sequence[PublishedRun], path: Path) -> None:
     above.plot(span, span, color="black", linewidth=0.8)
     below.axhspan(-BAND, BAND, color=SHADE, linewidth=0)
     below.axhline(0, color="black", linewidth=0.8)
-    for name, colour in COLOURS.items():
+    for name, (colour, marker) in MARKS.items():
         own = [run for run in runs if run.generation == name]
-        style = {"s": 12, "color": colour, "alpha": 0.65, "linewidths": 0, "label": f"{name}, {len(own):,} runs"}
+        style = {"s": 14, "color": colour, "marker": marker, "alpha": 0.7, "linewidths": 0, "label": f"{name}, {len(own):,} runs"}
         if own:
             above.scatter([run.measured_s for run in own], [run.predicted_s for run in own], **style)
             below.scatter([run.measured_s for run in own], list(map(shown_error, own)), **style)
@@ -93,9 +94,11 @@ def boxes(axes: Axes, groups: Mapping[str, Sequence[PublishedRun]]) -> None:
         medianprops={"color": "black", "linewidth": 1.6},
     )
     for line, own in enumerate(groups.values(), 1):
-        colours = [COLOURS[run.generation] for run in own]
         heights = [line + (i % LINES - LINES // 2) * SPREAD for i in range(len(own))]
-        axes.scatter(errors[line - 1], heights, s=11, c=colours, alpha=0.6, linewidths=0, zorder=3)
+        for name, (colour, marker) in MARKS.items():
+            at = [i for i, run in enumerate(own) if run.generation == name]
+            points = [errors[line - 1][i] for i in at], [heights[i] for i in at]
+            axes.scatter(*points, s=12, color=colour, marker=marker, alpha=0.7, linewidths=0, zorder=3)
     axes.set_yticks(range(1, len(groups) + 1), list(groups))
     axes.set_ylim(len(groups) + 0.7, 0.3)
     axes.set_xlim(-WIDEST - 0.02, WIDEST + 0.02)
@@ -103,8 +106,12 @@ def boxes(axes: Axes, groups: Mapping[str, Sequence[PublishedRun]]) -> None:
     axes.set_xlabel("predicted / published step time - 1 (negative: too fast)")
     axes.spines[["top", "right"]].set_visible(False)
     used = {run.generation for own in groups.values() for run in own}
-    handles = [Patch(color=colour) for name, colour in COLOURS.items() if name in used]
-    axes.legend(handles, [name for name in COLOURS if name in used], loc="lower right", frameon=False, fontsize=8)
+    handles = [
+        Line2D([], [], color=colour, marker=marker, linestyle="", label=name)
+        for name, (colour, marker) in MARKS.items()
+        if name in used
+    ]
+    axes.legend(handles=handles, loc="lower right", frameon=False, fontsize=8)
 
 
 def ablations(scores: Mapping[str, tuple[float, float]], path: Path) -> None:

@@ -7,9 +7,8 @@ work (`work_of`), and only works that were not met are lowered.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 
 from ..frozen import replace
 from ..kept import Kept
@@ -21,7 +20,7 @@ from ..program.slot import FORWARD, slots_of
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from .lower import Called, called_by, lower_slots, orders_of, stages_of, work_of
+from .lower import Called, called_by, lower_slots, stages_of, steps_of, work_of
 
 Programs = tuple[Program, ...]
 """A program for each position in a ring without balance, or one for all ranks."""
@@ -36,11 +35,8 @@ def kept_slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, f
     calls: dict[str, list[Called]] = {}
     for call in called_by(layout):
         calls.setdefault(work_of(model, plan, job, stages[call[1]], call[2] if splits > 1 else -1), []).append(call)
-    ends = (frozenset(stage.rank for stage in stages if end(stage)) for end in (attrgetter("embedding"), attrgetter("head")))
-    overlap = replace(plan.overlap, dp=None, pp=None)
-    alike = replace(plan, pp=1, dp=None, chunks=1, schedule=FORWARD, layout=EVEN, group=None, memory_limit=1.0, overlap=overlap)
     of_job, of_replicas = replace(job, global_batch=1), dp if job.narrow else dp == 1
-    common = model, alike, plan.full_sharding, of_job, framework, of_replicas, splits, len({*ends}) == 1
+    common = model, *what_matters(plan, stages), of_job, framework, of_replicas, splits
 
     def lowered(called: Collection[Called]) -> Programs:
         few = _only(layout, called)
@@ -54,6 +50,18 @@ def kept_slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, f
     work_of_call = {call: work for work, called in calls.items() for call in called}
     names = {call: f"{call[0]} of {work_of_call[call]}" for call in called_by(layout)}
     return tuple(_joined(stages, of, names, layout) for of in zip(*works, strict=True))
+
+
+def what_matters(plan: Plan, stages: Sequence[Stage]) -> tuple[Hashable, ...]:
+    """What the bodies of a plan depend on besides their work: all of the plan but what only orders and divides them, and whether
+    one rank has both ends of the model.
+
+    Reductions and transfers are no part of slots, so that it does not matter what runs beside these.
+    """
+    overlap = replace(plan.overlap, dp=None, pp=None)
+    alike = replace(plan, pp=1, dp=None, chunks=1, schedule=FORWARD, layout=EVEN, group=None, memory_limit=1.0, overlap=overlap)
+    embedded, headed = ({stage.rank for stage in stages if getattr(stage, end)} for end in ("embedding", "head"))
+    return alike, plan.full_sharding, embedded == headed
 
 
 def _only(layout: Layout, called: Collection[Called]) -> Layout:
@@ -80,4 +88,4 @@ def _joined(stages: tuple[Stage, ...], works: Sequence[Program], names: Mapping[
     bodies = {name: body for program in works for name, body in program.bodies.items()}
     communicators = {name: of for program in works for name, of in program.communicators.items()}
     called = {name: bodies[name] for name in names.values()}
-    return replace(works[0], stages=stages, bodies=called, orders=orders_of(layout, names), communicators=communicators)
+    return replace(works[0], stages=stages, bodies=called, orders=steps_of(layout, names), communicators=communicators)

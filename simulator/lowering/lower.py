@@ -93,7 +93,7 @@ def lower(
     `lower_slots` made of the same plan for another number of microbatches; no operation is then lowered twice.
     """
     if slots and not (plan.shares_vocabulary or plan.offloading.activations):  # the passes of both change steps too
-        slots = [replace(program, orders=orders_of(layout, _names(layout, program))) for program in slots]
+        slots = [replace(program, orders=steps_of(layout, _names(layout, program))) for program in slots]
     else:
         slots = lower_slots(model, plan, job, layout, dp=dp, framework=framework)
     programs = [_lowered(of, model, plan, job, layout, dp=dp, framework=framework, steps=steps) for of in slots]
@@ -272,7 +272,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
         names[kind, number, part] = body = f"{kind} of {name}"
         if body not in bodies:
             bodies[body] = _body(kind, kernels[name])
-    return Program(stages, bodies, orders_of(layout, names), {})
+    return Program(stages, bodies, steps_of(layout, names), {})
 
 
 def work_of(model: Model, plan: Plan, job: Job, stage: Stage, part: int) -> str:
@@ -297,7 +297,7 @@ def _names(layout: Layout, program: Program) -> dict[Called, str]:
     return {(step.phase, step.stage % layout.stages, step.microbatch % splits): step.body for step in steps}
 
 
-def orders_of(layout: Layout, names: Mapping[Called, str]) -> tuple[tuple[Step, ...], ...]:
+def steps_of(layout: Layout, names: Mapping[Called, str]) -> tuple[tuple[Step, ...], ...]:
     """The steps of every rank in the order of the schedule, given the names of their bodies."""
     splits = layout.shape.splits
     return tuple(

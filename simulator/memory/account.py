@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..engine.timeline import Timeline
+from ..errors import InvariantBroken
 from ..frozen import replace
 from ..kernels import Part
 from ..program.holdings import Holding
@@ -126,7 +127,10 @@ def bodies_of(layout: Layout, sample: Program) -> list[Array]:
                 named[NUMBER_OF_KIND[step.phase], step.stage, step.microbatch % splits] = number[step.body]
         of = layout.columns[role.pipeline]
         instance = of.microbatch * directions // layout.shape.microbatches * layout.stages + of.stage
-        found.append(named[of.kind, instance, of.microbatch % splits])
+        bodies = named[of.kind, instance, of.microbatch % splits]
+        if (bodies < 0).any():
+            raise InvariantBroken("the program of a single microbatch lacks a body of the layout")
+        found.append(bodies)
     return found
 
 

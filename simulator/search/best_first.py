@@ -133,8 +133,8 @@ class Search:
 
     def run(self, workers: Workers, tell: Callable[[str], None]) -> None:
         """Looks at plans until the best are known. What is learned is saved before anything that follows from it is asked."""
-        for plan in self.plans[:1]:
-            read(self.base, plan.choice)  # processes that are forked have it then
+        if self.plans:
+            read(self.base, self.plans[0].choice)  # processes that are forked have it then
         with opened(workers, HINT) as pool:
             self._weigh(pool, tell)
             for question, found in pool.answers(_Tasks(self), 1):

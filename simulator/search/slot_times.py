@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..binding.bind import Site
@@ -19,9 +18,8 @@ from ..config.scenario import Scenario
 from ..errors import UserError
 from ..frozen import replace
 from ..kept import Kept
-from ..lowering.kept_slots import kept_slots
+from ..lowering.kept_slots import kept_slots, what_matters
 from ..lowering.lower import stages_of, work_of
-from ..plan.plan import EVEN
 from ..plan.stage_layers import stage_layers
 from ..program.layout import Layout, lay_out, placements_of
 from ..program.program import COMPUTE, END, Program, Stage
@@ -163,18 +161,10 @@ def kinds_at(schedule: Any, shape: Shape) -> tuple[str, ...] | None:
 
 
 def _key(scenario: Scenario, instances: Sequence[Stage]) -> tuple[object, ...]:
-    """What the times of slots depend on besides their bodies: all of the scenario but what only orders and divides them.
-
-    Reductions of gradients and transfers are no part of slots, so that it does not matter what runs beside these.
-    """
+    """What the times of slots depend on besides their work: what their bodies depend on, and where their groups are."""
     plan, mesh = derived.placed(scenario), derived.mesh_of(scenario)
-    overlap = replace(plan.overlap, dp=None, pp=None)
-    alike = replace(plan, pp=1, dp=None, chunks=1, schedule=FORWARD, layout=EVEN, overlap=overlap)
     groups = tuple(mesh.groups((axis,)).tobytes() for axis in PLACES if mesh.sizes.get(axis, 1) > 1)
-    replicas = derived.replicas(scenario)
-    ends = ({stage.rank for stage in instances if end(stage)} for end in (attrgetter("embedding"), attrgetter("head")))
-    together = len(set(map(frozenset, ends))) == 1
-    return alike, plan.full_sharding, scenario.job, scenario.framework, replicas == 1, groups, together
+    return *what_matters(plan, instances), scenario.job, scenario.framework, derived.replicas(scenario) == 1, groups
 
 
 def _times(scenario: Scenario, site: Site, sample: Layout, kept: Kept) -> dict[str, SlotTime]:
