@@ -23,7 +23,7 @@ COLOURS = {
     Holding.PARAMETERS: "#31557f",
     Holding.MASTER: "#5c83b1",
     Holding.MOMENTS: "#a3bddb",
-    Holding.GRADIENTS: "#5f9e8f",
+    Holding.GRADIENTS: "#39776a",
     Holding.GATHERED: "#8667a8",
     Holding.COMMUNICATION: "#c56b8c",
     Holding.LOGITS: "#f2c667",
@@ -71,7 +71,7 @@ def _draw_classes(axes: Axes, run: Run, end_ms: float) -> None:
     at_ms, values = _thinned(times, np.stack([held[kind] for kind in kinds]), end_ms)
     tops = np.vstack([np.zeros(len(at_ms)), np.cumsum(values, axis=0)])
     for kind, low, high in zip(kinds, tops, tops[1:], strict=False):
-        axes.fill_between(at_ms, low, high, step="post", color=COLOURS[kind], linewidth=0, zorder=2)
+        axes.fill_between(at_ms, low, high, step="post", facecolor=COLOURS[kind], edgecolor="white", linewidth=0.5, zorder=2)
     axes.step(at_ms, tops[-1], where="post", color="#2b2f36", linewidth=0.7, zorder=3)
     where = int(tops[-1].argmax())
     axes.plot(at_ms[where], tops[-1][where], "o", color="#2b2f36", markersize=4, zorder=6)
