@@ -180,7 +180,8 @@ class Grid:
         """The grid of a group, which must have one."""
         if not is_even(nodes):
             raise UserError(
-                "nodes of the group hold different numbers of its ranks", hint="ring, tree and direct take such groups"
+                "nodes of the group hold different numbers of its ranks, or not one behind the other",
+                hint="ring, tree and direct take such groups",
             )
         per_node = int((nodes == nodes[0]).sum())
         return cls(len(nodes) // per_node, per_node)
@@ -206,14 +207,14 @@ class Grid:
 
 
 def is_even(nodes: Array) -> bool:
-    """Whether all nodes of a group hold the same number of its ranks."""
+    """Whether all nodes of a group hold the same number of its ranks, one behind the other."""
     ends = np.flatnonzero(np.concatenate([nodes[1:] != nodes[:-1], [True]]))
     sizes = np.diff(ends, prepend=-1)
-    return bool((sizes == sizes[0]).all())
+    return bool((sizes == sizes[0]).all()) and len(ends) == len(np.unique(nodes))
 
 
 def on_rails(kind: str, nodes: Array) -> bool:
-    """Whether a group has rails, which algorithms across nodes need: the same number of ranks in every node."""
+    """Whether a group has rails, which algorithms across nodes need: the same number of ranks in every node, side by side."""
     return is_even(nodes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from math import ceil, log2
 from types import ModuleType
 from typing import Any
@@ -360,6 +361,19 @@ def test_a_group_with_uneven_nodes_is_refused_in_words() -> None:
         assert not taken(MODULES[name], "all_reduce", [0, 0, 1])
         with pytest.raises(UserError, match="different numbers"):
             MODULES[name].rounds("all_reduce", np.array([0, 0, 1]))
+
+
+@pytest.mark.parametrize("nodes", [[0, 1, 0, 1], [0, 1, 0, 1, 2, 0, 1, 2], [0, 0, 1, 1, 0, 0]])
+def test_ranks_of_a_node_that_are_not_side_by_side_are_no_grid(nodes: list[int]) -> None:
+    """As a placement may have it. Every edge is between ranks of the group, whatever the algorithm."""
+    group, served = np.array(nodes), set()
+    for (name, module), kind in product(MODULES.items(), ("all_reduce", "all_gather", "reduce_scatter", "alltoall")):
+        if kind in module.KINDS and (not hasattr(module, "takes") or module.takes(kind, group)):
+            edges = [r.edges for r in module.rounds(kind, group)]
+            assert max(int(max(of.source.max(), of.target.max())) for of in edges) == len(nodes) - 1
+            served.add((name, kind))
+    assert {("ring", "all_reduce"), ("ring", "all_gather"), ("tree", "all_reduce"), ("direct", "alltoall")} <= served
+    assert ("hierarchical", "all_reduce") not in served
 
 
 def test_halves_need_a_power_of_two() -> None:
