@@ -37,6 +37,14 @@ def dualpipe(**changes: Any) -> sim.Plan:
     return sim.Plan(**{"tp": 1, "pp": 4, "dp": 1, "schedule": "dualpipe", **changes})
 
 
+@pytest.mark.parametrize("schedule", ["zb-v", "zb-auto"])
+def test_a_schedule_that_looks_at_durations_takes_experts_and_sharded_state(schedule: str) -> None:
+    """Durations are those of one microbatch alone, whose parameters nobody shares."""
+    model = small_model(8, experts=8, experts_per_token=2)
+    plan = sim.Plan(pp=2, dp=4, ep=2, etp=1, schedule=schedule, sharding=sim.Sharding("zero1", group=2))
+    assert run_of(plan, model).metrics.step_time_s > 0
+
+
 def test_t2_6_copies_on_other_ranks_are_replicas() -> None:
     """Each of 4 ranks holds 2 of 4 stages: twice the parameters, reduced over pairs of ranks, the optimizer halved by ZeRO-1."""
     run, usual = run_of(dualpipe()), run_of(dualpipe(schedule="1f1b"))
