@@ -210,7 +210,7 @@ def is_even(nodes: Array) -> bool:
     """Whether all nodes of a group hold the same number of its ranks, one behind the other."""
     ends = np.flatnonzero(np.concatenate([nodes[1:] != nodes[:-1], [True]]))
     sizes = np.diff(ends, prepend=-1)
-    return bool((sizes == sizes[0]).all()) and len(ends) == len(np.unique(nodes))
+    return bool((sizes == sizes[0]).all()) and len(ends) == len({*nodes[ends].tolist()})
 
 
 def on_rails(kind: str, nodes: Array) -> bool:

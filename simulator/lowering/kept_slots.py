@@ -2,24 +2,27 @@
 
 The bodies of a stage depend on the degrees that divide them, on the microbatch, and on the layers and the ends of the stage;
 neither on the order of a schedule, nor on the number of stages, nor on how many replicas there are. So bodies are kept by their
-work (`work_of`), and only works that were not met are lowered.
+work (`work_of`), and only works that were not met are lowered. Works that differ in the number of equal layers share a work of
+few layers (`few_layers.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
+from ..errors import InvariantBroken
 from ..frozen import replace
 from ..kept import Kept
 from ..plan.plan import EVEN, Plan
 from ..plan.stage_layers import stage_layers
 from ..program.layout import Layout
-from ..program.program import Program, Stage
+from ..program.program import Body, Program, Stage
 from ..program.slot import FORWARD, slots_of
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
+from .few_layers import FEW, are_alike, are_proven, longer, with_few_layers
 from .lower import Called, called_by, lower_slots, stages_of, steps_of, work_of
 
 Programs = tuple[Program, ...]
@@ -28,8 +31,87 @@ Programs = tuple[Program, ...]
 
 def kept_slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, kept: Kept) -> Programs:
     """What `lower_slots` makes of a layout of few microbatches. Kept bodies weigh as much as they have operations."""
+    slots = _slots(model, plan, job, layout, dp=dp, framework=framework, kept=kept)
+    return slots.joined(slots.of_work) if slots else lower_slots(model, plan, job, layout, dp=dp, framework=framework)
+
+
+def short_slots(
+    model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, kept: Kept
+) -> Programs | None:
+    """As `kept_slots`, of a plan of many equal layers, but with the operations of `FEW` + 1 layers in every body.
+
+    None where a stage has no more layers than that, or where it is not proven that its layers are one after the other alike.
+    """
+    slots = _slots(model, plan, job, layout, dp=dp, framework=framework, kept=kept)
+    return slots.joined(slots.short) if slots and all(map(slots.few, slots.calls.values())) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """The slots of a plan, to be lowered work by work."""
+
+    model: Model
+    plan: Plan
+    job: Job
+    layout: Layout
+    dp: int
+    framework: Framework
+    kept: Kept
+    stages: tuple[Stage, ...]
+    calls: dict[str, list[Called]]
+    """Work -> what calls it."""
+    common: Hashable
+    """What all works depend on."""
+
+    def joined(self, programs_of: Callable[[str, Sequence[Called]], Programs]) -> Programs:
+        """The programs of the layout from those of each work."""
+        works = [programs_of(work, called) for work, called in self.calls.items()]
+        work_of_call = {call: work for work, called in self.calls.items() for call in called}
+        names = {call: f"{call[0]} of {work_of_call[call]}" for call in called_by(self.layout)}
+        return tuple(_joined(self.stages, of, names, self.layout) for of in zip(*works, strict=True))
+
+    def of_work(self, work: str, called: Sequence[Called]) -> Programs:
+        """The programs of a work, kept."""
+        key = self.common, work, frozenset(kind for kind, _, _ in called)
+        return self.kept.of(key, lambda: self._made(work, called), _operations)
+
+    def few(self, called: Sequence[Called]) -> tuple[Programs, Programs] | None:
+        """The programs of a work with `FEW` layers and with one more; None where a work of more is not their repetition."""
+        stage = self.stages[called[0][1]]
+        if stage.layers <= FEW + 1 or not are_alike(self.model, self.plan, self.job):
+            return None
+        key = self.common, stage.embedding, stage.head, frozenset((kind, part) for kind, _, part in called)
+        return self.kept.of(key, lambda: self._made_few(called), lambda made: sum(map(_operations, made or ())))
+
+    def short(self, work: str, called: Sequence[Called]) -> Programs:
+        """The programs of a work, with `FEW` + 1 layers in its place."""
+        found = self.few(called)
+        if found is None:
+            raise InvariantBroken(f"{work}: its layers are not alike")
+        return tuple(_by_work(program, work, lambda body: body) for program in found[1])
+
+    def _made(self, work: str, called: Sequence[Called]) -> Programs:
+        """The programs of a work: its layers repeated where it has many that are alike."""
+        found, layers = self.few(called), self.stages[called[0][1]].layers
+        if found is None:
+            return self._lowered(self.model, self.plan, called)
+        return tuple(_by_work(program, work, lambda body: longer(body, layers)) for program in found[0])
+
+    def _made_few(self, called: Sequence[Called]) -> tuple[Programs, Programs] | None:
+        counts = [stage.layers for stage in self.stages[: self.layout.layered]]
+        model, plan = self.model, self.plan
+        few, more = (self._lowered(*with_few_layers(model, plan, counts, layers), called) for layers in (FEW, FEW + 1))
+        return (few, more) if all(map(are_proven, few, more)) else None
+
+    def _lowered(self, model: Model, plan: Plan, called: Sequence[Called]) -> Programs:
+        programs = lower_slots(model, plan, self.job, _only(self.layout, called), dp=self.dp, framework=self.framework)
+        return tuple(replace(program, stages=(), orders=()) for program in programs)
+
+
+def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, kept: Kept) -> _Slots | None:
+    """The works of a layout; None where bodies depend on more than their work."""
     if plan.shares_vocabulary or plan.offloading.activations or plan.moe.routing != "balanced":
-        return lower_slots(model, plan, job, layout, dp=dp, framework=framework)
+        return None
     splits = layout.shape.splits
     stages = tuple(stages_of(stage_layers(plan, model, job.sequence_length, layout.layered), layout))
     calls: dict[str, list[Called]] = {}
@@ -37,19 +119,13 @@ def kept_slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, f
         calls.setdefault(work_of(model, plan, job, stages[call[1]], call[2] if splits > 1 else -1), []).append(call)
     of_job, of_replicas = replace(job, global_batch=1), dp if job.narrow else dp == 1
     common = model, *what_matters(plan, stages), of_job, framework, of_replicas, splits
+    return _Slots(model, plan, job, layout, dp, framework, kept, stages, calls, common)
 
-    def lowered(called: Collection[Called]) -> Programs:
-        few = _only(layout, called)
-        programs = lower_slots(model, plan, job, few, dp=dp, framework=framework)
-        return tuple(replace(program, stages=(), orders=()) for program in programs)
 
-    works = [
-        kept.of((common, work, frozenset(kind for kind, _, _ in called)), partial(lowered, called), _operations)
-        for work, called in calls.items()
-    ]
-    work_of_call = {call: work for work, called in calls.items() for call in called}
-    names = {call: f"{call[0]} of {work_of_call[call]}" for call in called_by(layout)}
-    return tuple(_joined(stages, of, names, layout) for of in zip(*works, strict=True))
+def _by_work(program: Program, work: str, change: Callable[[Body], Body]) -> Program:
+    """The program of a work from that of the same work with fewer layers."""
+    bodies = {f"{name.partition(' of ')[0]} of {work}": change(body) for name, body in program.bodies.items()}
+    return replace(program, bodies=bodies)
 
 
 def what_matters(plan: Plan, stages: Sequence[Stage]) -> tuple[Hashable, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,9 +45,47 @@ class Rows:
     """Whether an operation is a kernel of the rank itself."""
     result: dict[str, int]
     """The rows that END and LAST stand for."""
+    layers: tuple[int, ...]
+    """The layer of each operation, or -1."""
 
     def row(self, name: str) -> int:
         return self.result[name] if name in self.result else self.names.index(name)
+
+    def with_layers(self, more: int) -> Rows | None:
+        """The rows of a body with so many more layers like its middle ones, of which it has two; None where a row waits for one
+        that is then elsewhere.
+        """
+        middle = [row for row, layer in enumerate(self.layers) if layer in (1, 2)]
+        size, begin = len(middle) // 2, middle[0]
+        end, added = begin + 2 * size, more * size
+
+        def further(row: int, by: int, least: int) -> tuple[int, ...]:
+            """What a row waits for: rows from `least` on move with it, and rows before the middle stay where they are."""
+            waits = self.before[row]
+            if any(begin <= before < least for before in waits) or (row < end and any(before < begin for before in waits)):
+                raise _ElsewhereError
+            return tuple(before + by if before >= least else before for before in waits)
+
+        try:
+            again = [further(row, by * size, begin) for by in range(1, more + 1) for row in range(begin + size, end)]
+            behind = [further(row, added, begin + size) for row in range(end, len(self.names))]
+        except _ElsewhereError:
+            return None
+        repeated = slice(begin + size, end)
+
+        def longer(column: Sequence[Any]) -> tuple[Any, ...]:
+            return (*column[:end], *(tuple(column[repeated]) * more), *column[end:])
+
+        return Rows(
+            longer(self.names),
+            longer(self.streams),
+            (*self.before[:end], *again, *behind),
+            longer(self.lasts_ns),
+            longer(self.tail_ns),
+            longer(self.own),
+            {name: row if row < begin else row + added for name, row in self.result.items()},
+            longer(self.layers),
+        )
 
     def block(self, waits: Sequence[str], outputs: Sequence[str]) -> Block:
         """The longest paths of a step with these waits of its own and these results."""
@@ -77,6 +116,40 @@ class Rows:
             if starts_ns > UNREACHED // 2:
                 ends_ns[row] = starts_ns + self.lasts_ns[row]
         return ends_ns
+
+
+def through_pair_ns(forward: Rows, backward: Rows) -> int:
+    """The shortest time from the first to the last kernel of a forward and a backward body that run together.
+
+    Their operations alternate evenly (`binding/templates.py`); where both would have the same turn, either may come first.
+    """
+    return min(_through_ns(one, other) for one, other in ((forward, backward), (backward, forward)))
+
+
+def _through_ns(first: Rows, second: Rows) -> int:
+    """As `through_pair_ns`, where the operations of the first body go before those with the same turn of the second."""
+    bodies = first, second
+    rows = [(which, row) for which, of in enumerate(bodies) for row in range(len(of.names))]
+    turns = sorted(((2 * row + 1) / (2 * len(bodies[which].names)), which, row) for which, row in rows)
+    place = {(which, row): at for at, (_, which, row) in enumerate(turns)}
+    ends_ns: list[int] = []
+    last: dict[str, int] = {}
+    began = kernels_ns = end_ns = 0
+    for _, which, row in turns:
+        body = bodies[which]
+        waits = [place[which, before] for before in body.before[row]] + [last[of] for of in body.streams[row] if of in last]
+        is_first = COMPUTE in body.streams[row] and not began
+        began = began or is_first
+        starts_ns = 0 if is_first else max((ends_ns[before] for before in waits), default=UNREACHED)
+        ends_ns.append(starts_ns + body.lasts_ns[row] if starts_ns > UNREACHED // 2 else UNREACHED)
+        last |= dict.fromkeys(body.streams[row], len(ends_ns) - 1)
+        kernels_ns += body.lasts_ns[row] if body.own[row] else 0
+        end_ns = ends_ns[-1] if COMPUTE in body.streams[row] else end_ns
+    return max(kernels_ns, end_ns)
+
+
+class _ElsewhereError(Exception):
+    """A row waits for one of a layer that is not next to its own."""
 
 
 def each_body_once(order: Iterable[Step]) -> tuple[Step, ...]:
@@ -135,6 +208,7 @@ def rows_of(program: Program, bound: Bound, role: int, *, moves: bool, everywher
             tail_ns[begin : begin + len(ops)].tolist(),
             (template.slot[begin : begin + len(ops)] < 0).tolist(),
             _results(program, step),
+            tuple(op.layer for op in ops),
         )
     return found
 

@@ -2,7 +2,8 @@
 
 - Head: nothing starts on a rank before the first microbatch has come through all stages before the earliest one of the rank.
 - Busy: the slots of all microbatches, one after the other on the compute stream, each from its first kernel to its last with the
-  tensor-parallel or expert collectives that must finish in between. In a pair of slots that run together, kernels alone.
+  tensor-parallel or expert collectives that must finish in between. Pairs of slots that run together hide these of each other:
+  a pair is taken from its first kernel to its last, or kernels alone are counted.
 - Tail: the last slot of a rank is a backward pass of one of its stages, and its gradient has to go back through all stages
   before. Where weight gradients are slots of their own, one of these is the last, and nothing has to follow.
 
@@ -13,7 +14,7 @@ for every plan; `bound.py` has the bound of an order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..program.slot import BACKWARD, FORWARD, WEIGHT_GRADIENT
 from .slot_times import PlanSlots, SlotTime
@@ -32,11 +33,28 @@ def _of_rank_ns(slots: PlanSlots, rank: int, *, together: bool, paired: bool) ->
     own = [instance for instance, stage in enumerate(slots.instances) if stage.rank == rank]
     own = [instance for instance in own if slots.microbatches[instance // slots.stages]]
     busy_ns = sum(slots.microbatches[instance // slots.stages] * slots.busy_ns(instance, kernels=paired) for instance in own)
+    busy_ns = max(busy_ns, _of_pairs_ns(slots, own))
     if not together or not own:
         return busy_ns
     head_ns = min(_head_ns(slots, instance) for instance in own)
     tail_ns = 0 if paired or WEIGHT_GRADIENT in slots.kinds else max(0, min(_tail_ns(slots, instance) for instance in own))
     return head_ns + busy_ns + tail_ns
+
+
+def _of_pairs_ns(slots: PlanSlots, own: Sequence[int]) -> int:
+    """The least time of the slots of all microbatches on a rank, each alone or in a pair; 0 without the times of pairs.
+
+    Each slot is given a share of that time: a backward slot what it takes alone, and a forward slot what any pair takes beyond
+    the share of its backward slot, though no more than what it takes alone. So no pair takes less than its two shares.
+    """
+    if not slots.pairs_ns:
+        return 0
+    backward_ns = {one: slots.busy_ns(one, kernels=False) - slots.times[FORWARD, one, 0].through_ns for one in own}
+    forward_ns = {
+        one: min(slots.times[FORWARD, one, 0].through_ns, *(slots.pairs_ns[one, other] - backward_ns[other] for other in own))
+        for one in own
+    }
+    return sum(slots.microbatches[one // slots.stages] * (forward_ns[one] + backward_ns[one]) for one in own)
 
 
 def _head_ns(slots: PlanSlots, instance: int) -> int:

@@ -8,8 +8,9 @@ collectives their uncontended time in the group in which it is shortest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, NamedTuple
 
 from ..binding.bind import Site
@@ -17,15 +18,14 @@ from ..config import catalog, derived
 from ..config.scenario import Scenario
 from ..errors import UserError
 from ..frozen import replace
-from ..kept import Kept
-from ..lowering.kept_slots import kept_slots, what_matters
+from ..lowering.kept_slots import what_matters
 from ..lowering.lower import stages_of, work_of
 from ..plan.stage_layers import stage_layers
 from ..program.layout import Layout, lay_out, placements_of
-from ..program.program import COMPUTE, END, Program, Stage
-from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Shape, Slot, slots_of
-from ..simulation.simulate import bound_of
-from .blocks import Rows, each_body_once, rows_of
+from ..program.program import COMPUTE, END, Stage
+from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Shape, slots_of
+from .blocks import Rows, through_pair_ns
+from .slot_rows import KeptRows, RowsByName, Sample
 
 FUSED, SPLIT = (FORWARD, BACKWARD), (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
 MIXED = (FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
@@ -57,14 +57,22 @@ class SlotTime(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotTimes:
-    """The times of slots that were met, by what they depend on and by the name of their body."""
+class KnownTimes:
+    """The times of bodies that were met, by their names."""
 
-    known: dict[tuple[object, ...], dict[str, SlotTime]] = field(default_factory=dict)
+    slots: dict[str, SlotTime] = field(default_factory=dict)
+    pairs_ns: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Of a forward body and a backward body that run together."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTimes:
+    """The times of slots that were met, by what they depend on."""
+
+    known: dict[Hashable, KnownTimes] = field(default_factory=dict)
     kinds: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
     """Schedule -> the kinds of its slots."""
-    slots: Kept = field(default_factory=lambda: Kept(0))
-    """Operations of slots that were lowered."""
+    rows: KeptRows = field(default_factory=KeptRows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,9 @@ class PlanSlots:
     """Number of parts of a sequence, each with slots of its own."""
     times: Mapping[tuple[str, int, int], SlotTime]
     """(kind, instance, part) -> time."""
+    pairs_ns: Mapping[tuple[int, int], int]
+    """In a schedule with pairs of slots, (instance of the forward slot, of the backward slot) -> the shortest time from their
+    first kernel to their last, where they run together on a rank. Empty in other schedules."""
 
     @property
     def stages(self) -> int:
@@ -118,22 +129,24 @@ def plan_slots(scenario: Scenario, site: Site, kept: SlotTimes) -> PlanSlots | N
         for instance, stage in enumerate(instances)
         for part in range(parts)
     }
-    known = kept.known.setdefault(_key(scenario, instances), {})
+    key = _key(scenario, instances)
+    known = kept.known.setdefault(key, KnownTimes())
+    sample = Sample(scenario, site, replace(shape, microbatches=directions * parts), placements, instances, kinds)
     names = {(kind, *place): f"{kind} of {work}" for place, work in works.items() for kind in kinds}
-    missing = {place: work for place, work in works.items() if any(f"{kind} of {work}" not in known for kind in kinds)}
+    missing = {work: place for place, work in works.items() if any(f"{kind} of {work}" not in known.slots for kind in kinds)}
     if missing:
-        once = {work: place for place, work in missing.items()}
-        orders: list[list[Slot]] = [[] for _ in range(shape.ranks)]
-        for instance, part in once.values():
-            number, direction = instance % len(placements[0]), instance // len(placements[0])
-            orders[instances[instance].rank] += [Slot(kind, number, direction * parts + part) for kind in kinds]
-        sample = replace(shape, microbatches=directions * parts)
-        known |= _times(scenario, site, Layout(sample, placements, tuple(map(tuple, orders))), kept.slots)
+        known.slots.update(_least(sample.rows(missing, kept.rows, key)))
+    pairs = _pairs(names, instances) if parts == 1 and _alternates(scenario) else {}
+    if not known.pairs_ns.keys() >= set(pairs.values()):
+        rows = sample.rows({work: place for place, work in works.items()}, kept.rows, key)
+        known.pairs_ns.update({pair: _pair_ns(pair, rows) for pair in pairs.values()})
     microbatches = shape.microbatches
     of_direction = [0] * directions
     for microbatch in range(microbatches // parts):
         of_direction[microbatch * parts * directions // microbatches] += 1
-    return PlanSlots(instances, tuple(of_direction), kinds, parts, {place: known[name] for place, name in names.items()})
+    times = {place: known.slots[name] for place, name in names.items()}
+    pairs_ns = {places: known.pairs_ns[pair] for places, pair in pairs.items()}
+    return PlanSlots(instances, tuple(of_direction), kinds, parts, times, pairs_ns)
 
 
 def slot_kinds(scenario: Scenario, kept: SlotTimes) -> tuple[str, ...] | None:
@@ -167,24 +180,30 @@ def _key(scenario: Scenario, instances: Sequence[Stage]) -> tuple[object, ...]:
     return *what_matters(plan, instances), scenario.job, scenario.framework, derived.replicas(scenario) == 1, groups
 
 
-def _times(scenario: Scenario, site: Site, sample: Layout, kept: Kept) -> dict[str, SlotTime]:
-    """The times of the bodies of a layout in which each stands once."""
-    plan, dp = derived.placed(scenario), derived.replicas(scenario)
-    several = kept_slots(scenario.model, plan, scenario.job, sample, dp=dp, framework=scenario.framework, kept=kept)
-    of_programs = [_times_of_program(scenario, site, program) for program in several]
-    return {name: SlotTime.least(of[name] for of in of_programs) for name in of_programs[0]}
+def _alternates(scenario: Scenario) -> bool:
+    """Whether the schedule has pairs of slots, whose operations alternate evenly."""
+    beside = scenario.plan.exchanges_beside_compute(scenario.framework.overlap)
+    return getattr(scenario.schedule, "PAIRS", False) and not beside
 
 
-def _times_of_program(scenario: Scenario, site: Site, program: Program) -> dict[str, SlotTime]:
-    once = replace(program, orders=tuple(map(each_body_once, program.orders)))
-    bound = bound_of(scenario, once, replace(site, host=None, sms=None))
-    moves = scenario.fidelity.collectives != "stepwise"
+def _pairs(names: Mapping[tuple[str, int, int], str], instances: Sequence[Stage]) -> dict[tuple[int, int], tuple[str, str]]:
+    """The names of the bodies of a forward and a backward slot, for all two instances of stages of a rank."""
+    numbers = range(len(instances))
     return {
-        name: _time(rows)
-        for role, order in enumerate(once.orders)
-        if order
-        for name, rows in rows_of(once, bound, role, moves=moves, everywhere=True).items()
+        (one, other): (names[FORWARD, one, 0], names[BACKWARD, other, 0])
+        for one, other in product(numbers, numbers)
+        if instances[one].rank == instances[other].rank
     }
+
+
+def _pair_ns(pair: tuple[str, str], several: Sequence[RowsByName]) -> int:
+    return min(through_pair_ns(*(rows[name] for name in pair)) for rows in several)
+
+
+def _least(several: Sequence[RowsByName]) -> dict[str, SlotTime]:
+    """The least times of bodies with these rows in each of several programs."""
+    of_programs = [{name: _time(rows) for name, rows in of.items()} for of in several]
+    return {name: SlotTime.least(of[name] for of in of_programs) for name in of_programs[0]}
 
 
 def _time(rows: Rows) -> SlotTime:

@@ -31,6 +31,7 @@ from ..simulation.simulate import layout_of, prices_of, simulate_scenario, site_
 from .bound import lower_bound
 from .plans_session import of_this_process
 from .quick_bound import quick_bound_ns
+from .slot_rows import KeptRows
 from .slot_times import PlanSlots, SlotTimes, plan_slots, slot_kinds
 from .space import EVEN, Choice, with_values
 
@@ -107,7 +108,7 @@ class _Kept:
 
     scenario: Scenario
     prices: PricedKernels
-    times: SlotTimes = field(default_factory=lambda: SlotTimes(slots=of_this_process().slots))
+    times: SlotTimes = field(default_factory=lambda: SlotTimes(rows=KeptRows(of_this_process().slots)))
 
 
 @lru_cache(maxsize=16)

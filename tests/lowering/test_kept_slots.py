@@ -51,8 +51,7 @@ def check_others(of: Scenario, kept: Kept) -> int:
         pp = other.get("pp", of.plan.pp)
         dp = of.plan.dp and of.plan.pp * of.plan.dp // pp
         try:
-            varied = replace(of, plan=replace(of.plan, **{**other, "pp": pp, "dp": dp}))
-            feasible.check(varied)
+            varied = feasible.check(replace(of, plan=replace(of.plan, **{**other, "pp": pp, "dp": dp})))
             layout = layout_of(varied).sampled()
         except UserError:
             continue

@@ -1,0 +1,104 @@
+"""Rows of the bodies of a plan: each body is lowered and bound once, without transfers, reductions and optimizer.
+
+Stages that differ in the number of equal layers share a body of few layers, whose rows are repeated. Where layers are few, or not
+alike, all of them are lowered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+
+from ..binding.bind import Site
+from ..config import derived
+from ..config.scenario import Scenario
+from ..frozen import replace
+from ..kept import Kept
+from ..lowering.few_layers import FEW
+from ..lowering.kept_slots import Programs, kept_slots, short_slots
+from ..program.layout import Layout
+from ..program.program import Program, Stage
+from ..program.slot import Shape, Slot
+from ..simulation.simulate import bound_of
+from .blocks import Rows, each_body_once, rows_of
+
+Place = tuple[int, int]
+"""An instance of a stage, and a part of the sequence."""
+RowsByName = dict[str, Rows]
+"""The rows of bodies by their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """What plans share of the rows of their bodies."""
+
+    slots: Kept = field(default_factory=lambda: Kept(0))
+    """Operations of slots that were lowered."""
+    short: dict[Hashable, tuple[RowsByName, ...]] = field(default_factory=dict)
+    """By what bodies of few layers depend on, their rows by the kind of their slots, for every position in a ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Stages of a scenario, of which each body is to stand once."""
+
+    scenario: Scenario
+    site: Site
+    shape: Shape
+    """With one microbatch in each direction, or as many as a sequence has parts."""
+    placements: tuple[tuple[int, ...], ...]
+    instances: tuple[Stage, ...]
+    kinds: tuple[str, ...]
+
+    def rows(self, works: Mapping[str, Place], kept: KeptRows, key: Hashable) -> list[RowsByName]:
+        """The rows of the bodies of works, for every position in a ring. `key` is what bodies depend on besides their work."""
+        return self._of_few_layers(works, kept, key) or self._lowered(kept_slots, works.values(), kept.slots) or []
+
+    def _of_few_layers(self, works: Mapping[str, Place], kept: KeptRows, key: Hashable) -> list[RowsByName] | None:
+        """As `rows`, from bodies of few layers whose middle layer is repeated; None where layers are few, or not alike."""
+        stages = {work: self.instances[instance] for work, (instance, _) in works.items()}
+        if any(stage.layers <= FEW + 1 for stage in stages.values()):
+            return None
+        ends = {work: (key, self.kinds, stage.embedding, stage.head, works[work][1]) for work, stage in stages.items()}
+        new = {of: work for work, of in ends.items() if of not in kept.short}
+        if new:
+            several = self._lowered(short_slots, [works[work] for work in new.values()], kept.slots)
+            if several is None:
+                return None
+            for of, work in new.items():
+                kept.short[of] = tuple({kind: rows[f"{kind} of {work}"] for kind in self.kinds} for rows in several)
+        longer: list[RowsByName] = [{} for _ in kept.short[next(iter(ends.values()))]]
+        for (work, of), kind in product(ends.items(), self.kinds):
+            for found, rows in zip(longer, kept.short[of], strict=True):
+                with_layers = rows[kind].with_layers(stages[work].layers - FEW - 1)
+                if with_layers is None:
+                    return None
+                found[f"{kind} of {work}"] = with_layers
+        return longer
+
+    def _lowered(self, lowered: Callable[..., Programs | None], places: Iterable[Place], kept: Kept) -> list[RowsByName] | None:
+        """The rows of the bodies of some places in every program that `lowered` makes; None if it makes none."""
+        of, plan, dp = self.scenario, derived.placed(self.scenario), derived.replicas(self.scenario)
+        programs = lowered(of.model, plan, of.job, self._once(places), dp=dp, framework=of.framework, kept=kept)
+        return None if programs is None else [self._rows_of(program) for program in programs]
+
+    def _once(self, places: Iterable[Place]) -> Layout:
+        """The layout of some places alone."""
+        orders: list[list[Slot]] = [[] for _ in range(self.shape.ranks)]
+        stages = len(self.placements[0])
+        for instance, part in places:
+            microbatch = instance // stages * self.shape.splits + part
+            orders[self.instances[instance].rank] += [Slot(kind, instance % stages, microbatch) for kind in self.kinds]
+        return Layout(self.shape, self.placements, tuple(map(tuple, orders)))
+
+    def _rows_of(self, program: Program) -> RowsByName:
+        once = replace(program, orders=tuple(map(each_body_once, program.orders)))
+        bound = bound_of(self.scenario, once, replace(self.site, host=None, sms=None))
+        moves = self.scenario.fidelity.collectives != "stepwise"
+        return {
+            name: rows
+            for role, order in enumerate(once.orders)
+            if order
+            for name, rows in rows_of(once, bound, role, moves=moves, everywhere=True).items()
+        }
