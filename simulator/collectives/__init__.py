@@ -180,7 +180,7 @@ class Grid:
         """The grid of a group, which must have one."""
         if not is_even(nodes):
             raise UserError(
-                "nodes of the group hold different numbers of its ranks, or not one behind the other",
+                "nodes of the group hold different numbers of its ranks, or ranks of a node are not side by side",
                 hint="ring, tree and direct take such groups",
             )
         per_node = int((nodes == nodes[0]).sum())
@@ -207,7 +207,7 @@ class Grid:
 
 
 def is_even(nodes: Array) -> bool:
-    """Whether all nodes of a group hold the same number of its ranks, one behind the other."""
+    """Whether all nodes of a group hold the same number of its ranks, side by side in the order of the group."""
     ends = np.flatnonzero(np.concatenate([nodes[1:] != nodes[:-1], [True]]))
     sizes = np.diff(ends, prepend=-1)
     return bool((sizes == sizes[0]).all()) and len(ends) == len({*nodes[ends].tolist()})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import product
+from functools import partial
 
 from ..binding.bind import Site
 from ..config import derived
@@ -27,6 +27,8 @@ Place = tuple[int, int]
 """An instance of a stage, and a part of the sequence."""
 RowsByName = dict[str, Rows]
 """The rows of bodies by their names."""
+MOST_ROWS = 1 << 15
+"""Largest number of rows of bodies of few layers that are kept, less than 200 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class KeptRows:
 
     slots: Kept = field(default_factory=lambda: Kept(0))
     """Operations of slots that were lowered."""
-    short: dict[Hashable, tuple[RowsByName, ...]] = field(default_factory=dict)
+    short: Kept = field(default_factory=lambda: Kept(MOST_ROWS))
     """By what bodies of few layers depend on, their rows by the kind of their slots, for every position in a ring."""
 
 
@@ -60,22 +62,25 @@ class Sample:
         stages = {work: self.instances[instance] for work, (instance, _) in works.items()}
         if any(stage.layers <= FEW + 1 for stage in stages.values()):
             return None
-        ends = {work: (key, self.kinds, stage.embedding, stage.head, works[work][1]) for work, stage in stages.items()}
-        new = {of: work for work, of in ends.items() if of not in kept.short}
-        if new:
-            several = self._lowered(short_slots, [works[work] for work in new.values()], kept.slots)
-            if several is None:
+        longer: list[RowsByName] = []
+        for work, stage in stages.items():
+            of = key, self.kinds, stage.embedding, stage.head, works[work][1]
+            short = kept.short.of(of, partial(self._short, work, works[work], kept.slots), _number_of_rows)
+            if not short:
                 return None
-            for of, work in new.items():
-                kept.short[of] = tuple({kind: rows[f"{kind} of {work}"] for kind in self.kinds} for rows in several)
-        longer: list[RowsByName] = [{} for _ in kept.short[next(iter(ends.values()))]]
-        for (work, of), kind in product(ends.items(), self.kinds):
-            for found, rows in zip(longer, kept.short[of], strict=True):
-                with_layers = rows[kind].with_layers(stages[work].layers - FEW - 1)
-                if with_layers is None:
-                    return None
-                found[f"{kind} of {work}"] = with_layers
+            longer = longer or [{} for _ in short]
+            for found, rows_of_kind in zip(longer, short, strict=True):
+                for kind, rows in rows_of_kind.items():
+                    repeated = rows.with_layers(stage.layers - FEW - 1)
+                    if repeated is None:
+                        return None
+                    found[f"{kind} of {work}"] = repeated
         return longer
+
+    def _short(self, work: str, place: Place, kept: Kept) -> tuple[dict[str, Rows], ...]:
+        """The rows of a work with few layers, by the kind of their slots; empty where its layers are not alike."""
+        several = self._lowered(short_slots, [place], kept) or ()
+        return tuple({kind: rows[f"{kind} of {work}"] for kind in self.kinds} for rows in several)
 
     def _lowered(self, lowered: Callable[..., Programs | None], places: Iterable[Place], kept: Kept) -> list[RowsByName] | None:
         """The rows of the bodies of some places in every program that `lowered` makes; None if it makes none."""
@@ -102,3 +107,7 @@ class Sample:
             if order
             for name, rows in rows_of(once, bound, role, moves=moves, everywhere=True).items()
         }
+
+
+def _number_of_rows(short: Iterable[Mapping[str, Rows]]) -> int:
+    return sum(len(rows.names) for of in short for rows in of.values())

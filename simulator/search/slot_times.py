@@ -134,12 +134,12 @@ def plan_slots(scenario: Scenario, site: Site, kept: SlotTimes) -> PlanSlots | N
     sample = Sample(scenario, site, replace(shape, microbatches=directions * parts), placements, instances, kinds)
     names = {(kind, *place): f"{kind} of {work}" for place, work in works.items() for kind in kinds}
     missing = {work: place for place, work in works.items() if any(f"{kind} of {work}" not in known.slots for kind in kinds)}
-    if missing:
-        known.slots.update(_least(sample.rows(missing, kept.rows, key)))
     pairs = _pairs(names, instances) if parts == 1 and _alternates(scenario) else {}
-    if not known.pairs_ns.keys() >= set(pairs.values()):
-        rows = sample.rows({work: place for place, work in works.items()}, kept.rows, key)
-        known.pairs_ns.update({pair: _pair_ns(pair, rows) for pair in pairs.values()})
+    new_pairs = set(pairs.values()) - known.pairs_ns.keys()
+    if missing or new_pairs:
+        rows = sample.rows({work: place for place, work in works.items()} if new_pairs else missing, kept.rows, key)
+        known.slots.update(_least(rows))
+        known.pairs_ns.update({pair: _pair_ns(pair, rows) for pair in new_pairs})
     microbatches = shape.microbatches
     of_direction = [0] * directions
     for microbatch in range(microbatches // parts):

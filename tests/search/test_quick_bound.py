@@ -24,6 +24,7 @@ from simulator.simulation.memory_check import slots_of as slots_of_plan
 from simulator.simulation.simulate import layout_of, program_of, simulate_scenario, site_of
 
 from ..equality.test_plans import scenarios
+from ..lowering.test_few_layers import deep
 from ..small_scenarios import scenario, small_cluster, small_model
 from .test_bound import CHUNKED, SCHEDULES, SPLIT
 
@@ -105,11 +106,6 @@ def test_pairs_run_the_operations_of_slots(schedule: str, plan: dict[str, Any], 
         assert [op.name for op in program.bodies[step.body].ops] == usual[step.phase, step.stage % layout.stages]
         pairs += 1
     assert pairs > 100
-
-
-def deep(of: Scenario) -> Scenario:
-    """The scenario with five times as many layers, evenly divided."""
-    return replace(of, model=replace(of.model, layers=5 * of.model.layers), plan=replace(of.plan, layout="even"))
 
 
 def check_few_layers(of: Scenario, kept: SlotTimes) -> None:
