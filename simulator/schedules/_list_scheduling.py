@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import cycle
-from math import lcm
+from math import inf, lcm
 from typing import NamedTuple
 
 from ..program.slot import Shape, Slot
@@ -108,6 +108,10 @@ class RankStates:
         """Idle time that each rank may have, in ticks, even if no rank has idled that long yet."""
         self.ties = cycle(ties)
         """Tie rules, used in turn: 0 lets a rank become as idle as the most idle one, 1 does not."""
+        self.tied = False
+        """Whether a rank became as idle as it may. If none did, tie rules do not matter."""
+        self.delayed_at: list[float] = [inf] * ranks
+        """Rank -> the least idle time at which it ran a W that delayed a slot. A rank that may not idle so long runs the same."""
         self.orders: list[list[Slot]] = [[] for _ in range(ranks)]
         self.waiting: list[deque[tuple[int, int]]] = [deque() for _ in range(ranks)]
         """(stage, microbatch) of the W that could run, the oldest first."""
@@ -146,8 +150,12 @@ class RankStates:
         queue, ran = self.waiting[rank], 0
         while queue and self.time[rank] < ready:
             gap = ready - self.time[rank]
-            if self.lengths.weight_gradient[queue[0][0]] > gap and self.idle[rank] + gap <= patience:
-                break
+            if self.lengths.weight_gradient[queue[0][0]] > gap:
+                idle = self.idle[rank] + gap
+                if idle <= patience:
+                    self.tied |= idle == patience
+                    break
+                self.delayed_at[rank] = min(self.delayed_at[rank], idle)
             self.run_weight(rank)
             ran += 1
         return ran

@@ -41,34 +41,58 @@ def in_flight(rank: int, shape: Shape) -> int:
 def orders(shape: Shape) -> Sequence[Sequence[Slot]]:
     lengths = ticks(shape)
     rules = [DelayRule(forward, i1) for forward, i1 in product((True, False), repeat=2)]
-    outcomes = [(outcome, rule) for rule in rules if (outcome := _best_order(lengths, shape, rule))]
-    if not outcomes:
+    trials = [trial for rule in rules if (trial := _tried(lengths, shape, rule))]
+    if not trials:
         return shortest(BLOCK, shape, CHUNKS * shape.ranks, EXECUTIONS).orders
-    best, rule = min(outcomes, key=lambda pair: pair[0].times)
+    best, rule, has_ties = min(trials, key=lambda trial: trial.outcome.times)
     busiest = max(sum(kind[rank] + kind[-1 - rank] for kind in lengths[:3]) for rank in range(shape.ranks))
     if best.span > busiest * shape.microbatches:
-        tied = (_best_order(lengths, shape, rule._replace(ties=ties)) for ties in TIES)
+        tied = (_tried(lengths, shape, rule._replace(ties=ties)) for ties in (TIES if has_ties else ()))
         plan = unrolled(BLOCK, shape.ranks, shape.microbatches)
         planned = (PlanExecutor(plan, lengths, CHUNKS * shape.ranks, execution).outcome() for execution in EXECUTIONS)
-        best = best_outcome(best, (outcome for outcome in chain(tied, planned) if outcome))
+        outcomes = chain((trial and trial.outcome for trial in tied), planned)
+        best = best_outcome(best, (outcome for outcome in outcomes if outcome))
     return best.orders
 
 
-def _best_order(lengths: Ticks, shape: Shape, rule: DelayRule) -> Outcome | None:
-    """The best order: built again with more idle time for the ranks that idled less, as long as the result improves.
+class Trial(NamedTuple):
+    """The best order that is found with a rule."""
+
+    outcome: Outcome
+    rule: DelayRule
+    has_ties: bool
+    """Whether tie rules matter."""
+
+
+def _tried(lengths: Ticks, shape: Shape, rule: DelayRule) -> Trial | None:
+    """The best order with a rule: built again with more idle time for the ranks that idled less, as long as the result improves.
 
     Counting half an activation as freed by I lets W wait longer, which is tried first. Where a rank then holds too many chunks,
-    I frees nothing. None if a rank still does: stages are so uneven that the warm-up exceeds the memory limit.
+    I frees nothing. None if a rank still does: stages are so uneven that the warm-up exceeds the memory limit. Where an order
+    would come out the same, it is not built again.
     """
+    has_ties = False
     for waiting in (HALF, WHOLE):
-        best = VOrderBuilder(lengths, shape, rule, waiting).outcome()
-        while best:
-            most = max(best.idle)
-            again = VOrderBuilder(lengths, shape, rule, waiting, [most - idle for idle in best.idle]).outcome()
+        first = VOrderBuilder(lengths, shape, rule, waiting)
+        best, headroom = first.outcome(), _headroom(first)
+        has_ties |= first.states.tied
+        would_change = any(room >= idle for room, idle in zip(headroom, first.states.delayed_at, strict=True))
+        while best and would_change:
+            another = VOrderBuilder(lengths, shape, rule, waiting, headroom)
+            again, headroom = another.outcome(), _headroom(another)
+            has_ties |= another.states.tied
             if not again or again.times >= best.times:
-                return best
+                break
             best = again
+        if best:
+            return Trial(best, rule, has_ties)
     return None
+
+
+def _headroom(built: VOrderBuilder) -> list[int]:
+    """More idle time for the ranks that idled less, so that all of them may idle equally long."""
+    idle = built.states.idle
+    return [max(idle) - each for each in idle]
 
 
 class DelayRule(NamedTuple):
@@ -103,6 +127,8 @@ class VOrderBuilder:
         """None if a rank held more than 2P chunks."""
         self._warm_up()
         for _ in range(2 * self.microbatches):
+            if self.most_alive > 2 * self.ranks:
+                return None
             self._run_gradients()
             self._run_forwards()
         return self.states.outcome() if self.most_alive <= 2 * self.ranks else None

@@ -20,7 +20,7 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from ..errors import InvariantBroken
-from ..study.pool import Call, Pool, Workers, opened
+from ..study.pool import Call, Workers, opened
 from ..units import HOUR_S, seconds
 from .records import Known, NoRecords, Records
 from .space import Choice
@@ -110,8 +110,8 @@ class Question(NamedTuple):
     plans: tuple[int, ...]
 
 
-OPEN, EXAMINE, SIMULATE = range(3)
-"""The quick bounds of a branch, the memory and bound of a plan, its simulation."""
+WEIGH, OPEN, EXAMINE, SIMULATE = range(4)
+"""Legality, least memory and the kernels of a branch, its quick bounds, the memory and bound of a plan, its simulation."""
 LEFT_OUT = {OPEN: BY_KERNELS, EXAMINE: BY_BUSY_TIME, SIMULATE: BY_BOUND}
 """What becomes of plans whose question is not asked any more."""
 DOMINATED = "dominated by the front"
@@ -136,9 +136,13 @@ class Search:
         if self.plans:
             read(self.base, self.plans[0].choice)  # processes that are forked have it then
         with opened(workers, HINT) as pool:
-            self._weigh(pool, tell)
+            done = len(self.plans) - self._begin(tell)
             for question, found in pool.answers(_Tasks(self), 1):
-                if question.stage == OPEN:
+                if question.stage == WEIGH:
+                    self._take_weighed(question.plans, found)
+                    done += len(question.plans)
+                    tell(f"weighed {done:,} of {len(self.plans):,} plans")
+                elif question.stage == OPEN:
                     for number, quick_ns in zip(question.plans, found, strict=True):
                         plan = self.plans[number]
                         plan.bound_ns, plan.by_order = max(plan.bound_ns, quick_ns), quick_ns == 0
@@ -150,20 +154,21 @@ class Search:
                     self.add(question.plans[0], found, tell)
                 self._save(question.plans)
 
-    def _weigh(self, pool: Pool, tell: Callable[[str], None]) -> None:
-        branches = [new for branch in _branches(self.plans) if (new := self._recall(branch, tell))]
-        tasks = iter([(branch, (weighed, (self.base, [self.plans[number].choice for number in branch]))) for branch in branches])
-        done = len(self.plans) - sum(map(len, branches))
-        for branch, found in pool.answers(tasks, 4):
-            legal = []
-            for number, one in zip(branch, found, strict=True):
-                plan = self.plans[number]
-                plan.weighed, plan.bound_ns, plan.status = one, one.branch_ns, NOT_REACHED if one.status == LEGAL else one.status
-                legal += [number] if one.status == LEGAL else []
-            self._push(OPEN, legal)
-            self._save(branch)
-            done += len(branch)
-            tell(f"weighed {done:,} of {len(self.plans):,} plans")
+    def _begin(self, tell: Callable[[str], None]) -> int:
+        """Puts the first question about every plan on the heap. Returns how many plans are to be weighed."""
+        new = [self._recall(branch, tell) for branch in _branches(self.plans)]
+        for branch in new:
+            self._push(WEIGH, branch)
+        return sum(map(len, new))
+
+    def _take_weighed(self, branch: Sequence[int], found: Sequence[Weighed]) -> None:
+        """Takes in what is known about the plans of a branch before their slots are ordered."""
+        legal = []
+        for number, one in zip(branch, found, strict=True):
+            plan = self.plans[number]
+            plan.weighed, plan.bound_ns, plan.status = one, one.branch_ns, NOT_REACHED if one.status == LEGAL else one.status
+            legal += [number] if one.status == LEGAL else []
+        self._push(OPEN, legal)
 
     def _recall(self, branch: Sequence[int], tell: Callable[[str], None]) -> list[int]:
         """Takes up what is known from before about plans of a branch. The others are returned.
@@ -193,12 +198,12 @@ class Search:
         self.records.save([(plan.choice, plan.known) for plan in plans])
 
     def _push(self, stage: int, numbers: Sequence[int]) -> None:
-        """Puts a question about some plans on the heap, by the least of their bounds."""
+        """Puts a question about plans on the heap, by the least of their bounds. Weighing comes before all else."""
         plans = [self.plans[number] for number in numbers]
         for plan in plans:
             plan.stage = stage
         if plans:
-            least = min(self.aim.least(plan.weighed, plan.bound_ns) for plan in plans)
+            least = min(self.aim.least(plan.weighed, plan.bound_ns) for plan in plans) if stage > WEIGH else ()
             heappush(self._heap, (least, min(plan.text for plan in plans), Question(stage, tuple(numbers))))
 
     def in_order(self, number: int, found: Examined) -> bool:
@@ -269,6 +274,8 @@ class Search:
     def _call(self, question: Question) -> Call:
         """The function that answers a question, and what it is given."""
         choices = [self.plans[number].choice for number in question.plans]
+        if question.stage == WEIGH:
+            return weighed, (self.base, choices)
         if question.stage == OPEN:
             return quick_bounds_ns, (self.base, choices)
         if question.stage == EXAMINE:

@@ -7,9 +7,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simulator.config import catalog
@@ -17,7 +18,7 @@ from simulator.errors import OutsideDomain
 from simulator.program.layout import Layout, lay_out
 from simulator.program.slot import Durations, Shape, Slot, looped, snaked
 from simulator.schedules._building_block import INTERVAL, Block, unrolled
-from simulator.schedules._list_scheduling import ticks
+from simulator.schedules._list_scheduling import RankStates, ticks
 from simulator.study.schedule import Evaluation, evaluate
 from simulator.testing import check_schedule
 
@@ -134,6 +135,27 @@ def _keeps_its_word(name: str, shape: Shape) -> Evaluation:
     got = evaluate(layout)
     assert all(held <= schedule.in_flight(rank, shape) for rank, held in enumerate(got.peaks["peak"]))
     return got
+
+
+class _NothingIsKnown(RankStates):
+    """The state of ranks, which does not tell what does not matter."""
+
+    def fill_gap(self, rank: int, ready: int, patience: float) -> int:
+        self.tied, self.delayed_at = True, [0] * len(self.time)
+        return super().fill_gap(rank, ready, patience)
+
+
+BUILT_AGAIN = Durations((3, 2, 3, 1, 3, 3), (1, 1, 2, 3, 2, 2), (1, 3, 3, 3, 3, 1), comm=1)
+"""Durations for which an order that is built again, with more idle time, is better."""
+
+
+@given(shapes(2))
+@example(Shape(3, 3, 2, durations=BUILT_AGAIN))
+def test_zb_v_leaves_out_only_orders_that_come_out_the_same(shape: Shape) -> None:
+    zb_v = catalog.module("schedules", "zb_v")
+    with mock.patch.object(zb_v, "RankStates", _NothingIsKnown):
+        every = zb_v.orders(shape)
+    assert zb_v.orders(shape) == every
 
 
 @given(shapes(1))
