@@ -19,6 +19,9 @@ class Kept:
     def __len__(self) -> int:
         return len(self.values)
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self.values
+
     def of(self, key: Hashable, make: Callable[[], T], weight: int | Callable[[T], int] = 1) -> T:
         """The value of a key, made if it is not kept. Keys with lists or mappings, as users may write them, keep nothing.
 

@@ -137,7 +137,9 @@ def plan_slots(scenario: Scenario, site: Site, kept: SlotTimes) -> PlanSlots | N
     pairs = _pairs(names, instances) if parts == 1 and _alternates(scenario) else {}
     new_pairs = set(pairs.values()) - known.pairs_ns.keys()
     if missing or new_pairs:
-        rows = sample.rows({work: place for place, work in works.items()} if new_pairs else missing, kept.rows, key)
+        asked = {work: place for place, work in works.items()} if new_pairs else missing
+        wanted = {name for name in names.values() if new_pairs or name not in known.slots}
+        rows = sample.rows(asked, wanted, kept.rows, key)
         known.slots.update(_least(rows))
         known.pairs_ns.update({pair: _pair_ns(pair, rows) for pair in new_pairs})
     microbatches = shape.microbatches

@@ -29,6 +29,7 @@ from ..simulation.estimated_effort import TooLong
 from ..simulation.memory_check import host_bytes, host_capacity_bytes, least_state_bytes, memory_of, slots_of
 from ..simulation.simulate import layout_of, prices_of, simulate_scenario, site_of
 from .bound import lower_bound
+from .first_slots import first_slots_bytes
 from .plans_session import of_this_process
 from .quick_bound import quick_bound_ns
 from .slot_rows import KeptRows
@@ -216,6 +217,9 @@ def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
     """The memory of a legal plan, and (`bounds`) the bound of its step in the order of its slots."""
     kept = _kept(base, choice)
     scenario = feasible.check(_scenario(kept, choice))
+    least_bytes = first_slots_bytes(scenario, slot_kinds(scenario, kept.times), kept.times.rows.slots)
+    if least_bytes > scenario.cluster.gpu.memory_bytes:
+        return Examined(OUT_OF_MEMORY, least_bytes)
     site = _site(kept, scenario)
     try:
         layout = layout_of(scenario, site, of_this_process())

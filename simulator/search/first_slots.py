@@ -1,0 +1,49 @@
+"""Memory that the first slots of a plan already need: plans that do not fit show it before most of them is ordered.
+
+A schedule that can say the order of one rank is asked for the beginning of the first rank's, which in most schedules holds more
+microbatches than others. What it holds then is not more than its peak over the whole order; reductions, transfers and the
+optimizer, which are left out, only add to it.
+"""
+
+from __future__ import annotations
+
+from itertools import islice, product
+
+from ..config import derived
+from ..config.scenario import Scenario
+from ..frozen import replace
+from ..kept import Kept
+from ..lowering.kept_slots import kept_slots
+from ..memory.account import account, bodies_of
+from ..program.layout import Layout, as_taken, placements_of
+from ..program.slot import Box, Slot
+from ..simulation.memory_check import terms_of
+
+TIMES = 4
+"""So many slots of the first rank are looked at for each stage: enough for the warm-up of all schedules but gpipe."""
+
+
+def first_slots_bytes(scenario: Scenario, kinds: tuple[str, ...] | None, kept: Kept) -> int:
+    """Bytes that a GPU of the first rank needs at least, for slots of these kinds; 0 where nothing is known without an order."""
+    schedule, plan = scenario.schedule, scenario.plan
+    beside = plan.exchanges_beside_compute(scenario.framework.overlap)
+    if kinds is None or beside or plan.shares_vocabulary or not hasattr(schedule, "order"):
+        return 0
+    shape = as_taken(schedule, derived.schedule_shape(scenario))
+    placements = placements_of(schedule, shape)
+    first: tuple[Box, ...] = tuple(islice(schedule.order(0, shape), TIMES * len(placements[0])))
+    begun = Layout(shape, placements, (first, *[()] * (shape.ranks - 1)))
+    placed, dp = derived.placed(scenario), derived.replicas(scenario)
+    once = _once(begun, kinds)
+    program, *_ = kept_slots(scenario.model, placed, scenario.job, once, dp=dp, framework=scenario.framework, kept=kept)
+    return account(program, terms_of(scenario, begun), bodies_of(begun, program))[0].total_bytes
+
+
+def _once(layout: Layout, kinds: tuple[str, ...]) -> Layout:
+    """The layout of one microbatch in each direction, or of as many as a sequence has parts."""
+    splits, directions = layout.shape.splits, range(len(layout.placements))
+    orders: list[list[Box]] = [[] for _ in range(layout.shape.ranks)]
+    for direction, part in product(directions, range(splits)):
+        for stage, rank in enumerate(layout.placements[direction]):
+            orders[rank] += [Slot(kind, stage, direction * splits + part) for kind in kinds]
+    return replace(layout, shape=replace(layout.shape, microbatches=len(directions) * splits), orders=tuple(map(tuple, orders)))
