@@ -6,7 +6,7 @@ alike, all of them are lowered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -53,7 +53,7 @@ class Sample:
     instances: tuple[Stage, ...]
     kinds: tuple[str, ...]
 
-    def rows(self, works: Mapping[str, Place], wanted: Collection[str], kept: KeptRows, key: Hashable) -> list[RowsByName]:
+    def rows(self, works: Mapping[str, Place], wanted: Set[str], kept: KeptRows, key: Hashable) -> list[RowsByName]:
         """The rows of the bodies of works whose names are wanted, and maybe of others, for every position in a ring.
 
         `key` is what bodies depend on besides their work.
@@ -62,41 +62,40 @@ class Sample:
         return few or self._lowered(kept_slots, works.values(), wanted, kept.slots) or []
 
     def _of_few_layers(
-        self, works: Mapping[str, Place], wanted: Collection[str], kept: KeptRows, key: Hashable
+        self, works: Mapping[str, Place], wanted: Set[str], kept: KeptRows, key: Hashable
     ) -> list[RowsByName] | None:
         """As `rows`, from bodies of few layers whose middle layer is repeated; None where layers are few, or not alike."""
         stages = {work: self.instances[instance] for work, (instance, _) in works.items()}
         if any(stage.layers <= FEW + 1 for stage in stages.values()):
             return None
+        of = {f"{kind} of {work}": (work, kind) for work in works for kind in self.kinds}
+        keys = {name: (key, stages[work].embedding, stages[work].head, works[work][1], kind) for name, (work, kind) in of.items()}
+        short = self._short({name: works[work] for name, (work, _) in of.items()}, keys, kept)
         longer: list[RowsByName] = []
-        for work, stage in stages.items():
-            of = key, stage.embedding, stage.head, works[work][1]
-            of_kinds = self._short(work, works[work], kept, of)
-            if not of_kinds:
-                return None
-            for kind, short in of_kinds.items():
-                if f"{kind} of {work}" in wanted:
-                    more = [rows.with_layers(stage.layers - FEW - 1) for rows in short]
-                    longer = longer or [{} for _ in more]
-                    for found, rows in zip(longer, more, strict=True):
-                        if rows is None:
-                            return None
-                        found[f"{kind} of {work}"] = rows
+        for name in (name for name in of if short and name in wanted):
+            more = [rows.with_layers(stages[of[name][0]].layers - FEW - 1) for rows in short[keys[name]]]
+            longer = longer or [{} for _ in more]
+            for found, rows in zip(longer, more, strict=True):
+                if rows is None:
+                    return None
+                found[name] = rows
         return longer or None
 
-    def _short(self, work: str, place: Place, kept: KeptRows, of: Hashable) -> dict[str, tuple[Rows, ...]]:
-        """The rows of a work with few layers by the kind of their slots, for every position; empty where layers are not alike."""
-        missing = [kind for kind in self.kinds if (of, kind) not in kept.short]
-        names = {f"{kind} of {work}": kind for kind in missing}
-        several = self._lowered(short_slots, [place], names, kept.slots) if missing else ()
+    def _short(
+        self, places: Mapping[str, Place], keys: Mapping[str, Hashable], kept: KeptRows
+    ) -> dict[Hashable, tuple[Rows, ...]]:
+        """By the keys of bodies their rows with few layers, for every position; empty where layers are not alike."""
+        known: dict[Hashable, tuple[Rows, ...]] = {key: kept.short.of(key, tuple) for key in keys.values() if key in kept.short}
+        missing = {key: name for name, key in keys.items() if key not in known}
+        where = dict.fromkeys(places[name] for name in missing.values())
+        several = self._lowered(short_slots, where, set(missing.values()), kept.slots) if missing else []
         if several is None:
             return {}
-        made = {kind: tuple(rows[name] for rows in several) for name, kind in names.items()}
-        kinds = [*(kind for kind in self.kinds if kind not in missing), *missing]  # what is kept is found before more is added
-        return {kind: kept.short.of((of, kind), partial(made.__getitem__, kind), _number_of_rows) for kind in kinds}
+        made = {key: tuple(rows[name] for rows in several) for key, name in missing.items()}
+        return known | {key: kept.short.of(key, partial(made.__getitem__, key), _number_of_rows) for key in made}
 
     def _lowered(
-        self, lowered: Callable[..., Programs | None], places: Iterable[Place], wanted: Collection[str], kept: Kept
+        self, lowered: Callable[..., Programs | None], places: Iterable[Place], wanted: Set[str], kept: Kept
     ) -> list[RowsByName] | None:
         """The rows of wanted bodies of some places in every program that `lowered` makes; None if it makes none."""
         of, plan, dp = self.scenario, derived.placed(self.scenario), derived.replicas(self.scenario)
@@ -112,7 +111,7 @@ class Sample:
             orders[self.instances[instance].rank] += [Slot(kind, instance % stages, microbatch) for kind in self.kinds]
         return Layout(self.shape, self.placements, tuple(map(tuple, orders)))
 
-    def _rows_of(self, program: Program, wanted: Collection[str]) -> RowsByName:
+    def _rows_of(self, program: Program, wanted: Set[str]) -> RowsByName:
         orders = ([step for step in each_body_once(order) if step.body in wanted] for order in program.orders)
         once = replace(program, orders=tuple(map(tuple, orders)))
         bound = bound_of(self.scenario, once, replace(self.site, host=None, sms=None))
