@@ -103,8 +103,11 @@ class Layout:
         return Layout(shape, self.placements, tuple(orders), shares=self.shares)
 
 
-def lay_out(schedule: Any, shape: Shape) -> Layout:
-    """Applies a schedule to a shape and checks the result. Raises `OutsideDomain` or `UserError` with every fault."""
+def lay_out(schedule: Any, shape: Shape, *, exchanges: bool = True) -> Layout:
+    """Applies a schedule to a shape and checks the result. Raises `OutsideDomain` or `UserError` with every fault.
+
+    Exchanges may be left out: they matter only where transfers block.
+    """
     shape = as_taken(schedule, shape)
     if hasattr(schedule, "refuse"):
         schedule.refuse(shape)
@@ -113,7 +116,7 @@ def lay_out(schedule: Any, shape: Shape) -> Layout:
         orders = tuple(tuple(order) for order in schedule.orders(shape))
     else:
         orders = tuple(tuple(schedule.order(rank, shape)) for rank in range(shape.ranks))
-    ranks = range(shape.ranks) if hasattr(schedule, "exchanges") else ()
+    ranks = range(shape.ranks) if exchanges and hasattr(schedule, "exchanges") else ()
     defined_exchanges = tuple(tuple(schedule.exchanges(rank, shape)) for rank in ranks)
     layout = Layout(shape, placements, orders, defined_exchanges)
     check(layout)

@@ -235,7 +235,10 @@ def layout_of(scenario: Scenario, site: Site | None = None, session: Session | N
     schedule, shape = scenario.schedule, derived.schedule_shape(scenario)
     if getattr(schedule, "COST_AWARE", False):
         shape = replace(shape, durations=slot_durations(scenario, schedule, shape, site or site_of(scenario)))
-    layout = lay_out(schedule, shape) if session is None else session.layout((schedule, shape), lambda: lay_out(schedule, shape))
+    named, blocks = scenario.plan.schedule, not scenario.plan.overlap.over(scenario.framework.overlap).pp
+    exchanges = blocks or catalog.is_code(named) or not isinstance(named, str)  # those of a user's code are checked
+    laid_out = partial(lay_out, schedule, shape, exchanges=exchanges)
+    layout = laid_out() if session is None else session.layout((schedule, exchanges, shape), laid_out)
     layout = paired(layout) if scenario.plan.exchanges_beside_compute(scenario.framework.overlap) else layout
     return with_vocabulary(layout, scenario.plan.vocabulary) if scenario.plan.shares_vocabulary else layout
 
