@@ -153,9 +153,11 @@ def _may_not_pay(skeleton: Skeleton, fixed_ns: Array, at_least: float) -> bool:
     rows = alone = 0
     for number, template in enumerate(skeleton.templates):
         ranks, turns = np.flatnonzero(skeleton.program == number), np.flatnonzero(template.slot >= 0)
-        calls, counts = np.unique(np.stack([template.slot[turns], template.charge[turns]]), axis=1, return_counts=True)
-        depends = fixed_ns[skeleton.slots[calls[0]][:, ranks], calls[1][:, None]] == OPEN
-        rows, alone = rows + len(ranks) * len(template), alone + int((depends * counts[:, None]).sum())
+        charges = int(template.charge[turns].max(initial=0)) + 1
+        counts = np.bincount(template.slot[turns] * charges + template.charge[turns])
+        slot, charge = np.divmod(np.flatnonzero(counts), charges)
+        depends = fixed_ns[skeleton.slots[slot][:, ranks], charge[:, None]] == OPEN
+        rows, alone = rows + len(ranks) * len(template), alone + int((depends * counts[counts > 0][:, None]).sum())
     return rows < at_least * STRETCHES_OF_ROW * alone
 
 

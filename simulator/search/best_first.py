@@ -4,9 +4,9 @@ Plans that differ in their pipelines only (stages, schedule, chunks, split) are 
 each dearer than the one before: is it legal, and does the state of the model fit in memory; how long do its kernels take at
 least, which a branch answers with the minimum over its plans; how long does its step take at least in any order of its slots
 (`quick_bound.py`); do its first slots fit in memory (`first_slots.py`), do all of them in their order, and, where nothing is
-known without their order, how long does its step then take at least (`bound.py`). What is left is simulated. One heap holds branches and plans by their bounds. The search
-ends when the least bound is above the value of the K-th best plan: nothing that is left can be better. A plan that is as good
-as the K-th best is simulated, and stands behind it if its text does.
+known without their order, how long does its step then take at least (`bound.py`). What is left is simulated. One heap holds
+branches and plans by their bounds. The search ends when the least bound is above the value of the K-th best plan: nothing that
+is left can be better. A plan that is as good as the K-th best is simulated, and stands behind it if its text does.
 """
 
 from __future__ import annotations
