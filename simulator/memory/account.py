@@ -11,7 +11,7 @@ lists the memory that is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,15 +91,17 @@ class RankMemory:
         return sum(item.size_bytes for item in self.items if item.kind in kinds)
 
 
-def account(program: Program, terms: Terms, bodies: Sequence[Array] | None = None) -> tuple[RankMemory, ...]:
-    """The memory of every pipeline rank, for its largest role; with `bodies`, for roles that run these bodies, given by their
-    numbers, instead."""
+def account(
+    program: Program, terms: Terms, bodies: Sequence[Array] | None = None, ranks: Iterable[int] | None = None
+) -> tuple[RankMemory, ...]:
+    """The memory of every pipeline rank, or of some, for its largest role; with `bodies`, for roles that run these bodies, given
+    by their numbers, instead."""
     number = {name: at for at, name in enumerate(program.bodies)}
     used, working = ([usage(body, working=also) for body in program.bodies.values()] for also in (False, True))
     on_host = [usage(_on_host(body)) for body in program.bodies.values()]
     uses = [np.array(of, dtype=np.int64).reshape(-1, 2) for of in (used, working, on_host)]
     result, known = [], dict[tuple[str, ...], tuple[Item, ...]]()
-    for rank in range(program.ranks):
+    for rank in range(program.ranks) if ranks is None else ranks:
         steps, stages = program.orders_of(rank), tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
         forward = {step.stage: step.body for step in reversed(steps[0]) if step.phase == FORWARD}
         own = [at for at, role in enumerate(program.roles) if role.pipeline == rank]

@@ -31,19 +31,19 @@ def first_slots_bytes(scenario: Scenario, kinds: tuple[str, ...] | None, kept: K
         return 0
     shape = as_taken(schedule, derived.schedule_shape(scenario))
     placements = placements_of(schedule, shape)
-    first: tuple[Box, ...] = tuple(islice(schedule.order(0, shape), TIMES * len(placements[0])))
-    begun = Layout(shape, placements, (first, *[()] * (shape.ranks - 1)))
+    slots: tuple[Box, ...] = tuple(islice(schedule.order(0, shape), TIMES * len(placements[0])))
+    begun = Layout(shape, placements, (slots, *[()] * (shape.ranks - 1)))
     placed, dp = derived.placed(scenario), derived.replicas(scenario)
     once = _once(begun, kinds)
     program, *_ = kept_slots(scenario.model, placed, scenario.job, once, dp=dp, framework=scenario.framework, kept=kept)
-    return account(program, terms_of(scenario, begun), bodies_of(begun, program))[0].total_bytes
+    (first,) = account(program, terms_of(scenario, begun), bodies_of(begun, program), [0])
+    return first.total_bytes
 
 
 def _once(layout: Layout, kinds: tuple[str, ...]) -> Layout:
-    """The layout of one microbatch in each direction, or of as many as a sequence has parts."""
+    """One microbatch in each direction on the first rank, or as many as a sequence has parts."""
     splits, directions = layout.shape.splits, range(len(layout.placements))
-    orders: list[list[Box]] = [[] for _ in range(layout.shape.ranks)]
-    for direction, part in product(directions, range(splits)):
-        for stage, rank in enumerate(layout.placements[direction]):
-            orders[rank] += [Slot(kind, stage, direction * splits + part) for kind in kinds]
-    return replace(layout, shape=replace(layout.shape, microbatches=len(directions) * splits), orders=tuple(map(tuple, orders)))
+    places = [(d, stage) for d in directions for stage, rank in enumerate(layout.placements[d]) if rank == 0]
+    slots = tuple(Slot(kind, stage, d * splits + part) for (d, stage), part in product(places, range(splits)) for kind in kinds)
+    shape = replace(layout.shape, microbatches=len(directions) * splits)
+    return replace(layout, shape=shape, orders=(slots, *layout.orders[1:]))
