@@ -9,7 +9,7 @@ CANDIDATES := $(PYTHON) $(if $(filter file,$(origin PYTHON)),python3.14 python3.
 PY := $(VENV)/bin/python
 # The warning that is silenced is shown for every project whose data folders are mapped into the package; nothing is wrong.
 INSTALL := PYTHONWARNINGS="ignore:Editable installation" $(PY) -m pip --disable-pip-version-check --quiet install --use-pep517
-PYTEST := $(PY) -m pytest -n $(JOBS) --maxprocesses 8
+PYTEST := $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
