@@ -72,7 +72,7 @@ class Sample:
         keys = {name: (key, stages[work].embedding, stages[work].head, works[work][1], kind) for name, (work, kind) in of.items()}
         short = self._short({name: works[work] for name, (work, _) in of.items()}, keys, kept)
         longer: list[RowsByName] = []
-        for name in (name for name in of if short and name in wanted):
+        for name in [name for name in of if name in wanted] if short else ():
             more = [rows.with_layers(stages[of[name][0]].layers - FEW - 1) for rows in short[keys[name]]]
             longer = longer or [{} for _ in more]
             for found, rows in zip(longer, more, strict=True):

@@ -59,7 +59,7 @@ class Weighed:
     example: str = ""
     """That fault."""
     memory_bytes: float = 0.0
-    """The least that the fullest GPU needs, or what it needs."""
+    """The least that the fullest GPU needs, or, of a plan that fits, what it needs."""
     branch_ns: int = 0
     """Bound of the step from the kernels of the model alone, which plans of a branch have in common."""
     gpus: int = 0
@@ -69,10 +69,11 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What is known about a plan when its slots are ordered."""
+    """What is known about a plan when its first slots are looked at, and then all of them in their order."""
 
     status: str
     memory_bytes: float = 0.0
+    """What the fullest GPU needs; of a plan that does not fit maybe less, what its first slots need."""
     bound_ns: int = 0
     reason: str = ""
     example: str = ""
