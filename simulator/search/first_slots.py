@@ -2,11 +2,13 @@
 
 A schedule that can say the order of one rank is asked for the beginning of the first rank's, which in most schedules holds more
 microbatches than others. What it holds then is not more than its peak over the whole order; reductions, transfers and the
-optimizer, which are left out, only add to it.
+optimizer, which are left out, only add to it. A schedule that orders all ranks together is not asked: in any order, a microbatch
+has come through all stages of a rank before its gradient comes back to the last of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice, product
 
 from ..config import derived
@@ -16,8 +18,9 @@ from ..kept import Kept
 from ..lowering.kept_slots import kept_slots
 from ..memory.account import account, bodies_of
 from ..program.layout import Layout, as_taken, placements_of
-from ..program.slot import Box, Slot
+from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, Box, Slot
 from ..simulation.memory_check import terms_of
+from .slot_times import FUSED, SPLIT
 
 TIMES = 4
 """So many slots of the first rank are looked at for each stage: enough for the warm-up of all schedules but gpipe."""
@@ -27,17 +30,29 @@ def first_slots_bytes(scenario: Scenario, kinds: tuple[str, ...] | None, kept: K
     """Bytes that a GPU of the first rank needs at least, for slots of these kinds; 0 where nothing is known without an order."""
     schedule, plan = scenario.schedule, scenario.plan
     beside = plan.exchanges_beside_compute(scenario.framework.overlap)
-    if kinds is None or beside or plan.shares_vocabulary or not hasattr(schedule, "order"):
+    if kinds is None or beside or plan.shares_vocabulary:
         return 0
     shape = as_taken(schedule, derived.schedule_shape(scenario))
     placements = placements_of(schedule, shape)
-    slots: tuple[Box, ...] = tuple(islice(schedule.order(0, shape), TIMES * len(placements[0])))
+    if hasattr(schedule, "order"):
+        slots: tuple[Box, ...] = tuple(islice(schedule.order(0, shape), TIMES * len(placements[0])))
+    elif shape.splits == 1 and kinds in (FUSED, SPLIT):
+        slots = _one_microbatch(placements[0], kinds)
+    else:
+        return 0
     begun = Layout(shape, placements, (slots, *[()] * (shape.ranks - 1)))
     placed, dp = derived.placed(scenario), derived.replicas(scenario)
     once = _once(begun, kinds)
     program, *_ = kept_slots(scenario.model, placed, scenario.job, once, dp=dp, framework=scenario.framework, kept=kept)
     (first,) = account(program, terms_of(scenario, begun), bodies_of(begun, program), [0])
     return first.total_bytes
+
+
+def _one_microbatch(placement: Sequence[int], kinds: tuple[str, ...]) -> tuple[Slot, ...]:
+    """The first microbatch on the first rank, until its gradient has come back to the last stage of the rank."""
+    own = [stage for stage, rank in enumerate(placement) if rank == 0]
+    (back,) = {BACKWARD, INPUT_GRADIENT} & set(kinds)
+    return *(Slot(FORWARD, stage, 0) for stage in own), Slot(back, own[-1], 0)
 
 
 def _once(layout: Layout, kinds: tuple[str, ...]) -> Layout:

@@ -14,7 +14,7 @@ for every plan; `bound.py` has the bound of an order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..program.slot import BACKWARD, FORWARD, WEIGHT_GRADIENT
 from .slot_times import PlanSlots, SlotTime
@@ -25,20 +25,24 @@ def quick_bound_ns(slots: PlanSlots, *, together: bool, paired: bool) -> int:
 
     `paired`: a forward and a backward slot may run together, and hide each other's collectives.
     """
-    ranks = {stage.rank for stage in slots.instances}
-    return max(_of_rank_ns(slots, rank, together=together, paired=paired) for rank in ranks)
+    of_ranks: dict[int, list[int]] = {}
+    for instance, stage in enumerate(slots.instances):
+        if slots.microbatches[instance // slots.stages]:
+            of_ranks.setdefault(stage.rank, []).append(instance)
+    busy_ns = {rank: _busy_ns(slots, own, paired=paired) for rank, own in of_ranks.items()}
+    if not together:
+        return max(busy_ns.values())
+    head_ns = _heads_ns(slots)
+    tail_ns = [0] * len(slots.instances) if paired or WEIGHT_GRADIENT in slots.kinds else _tails_ns(slots)
+    return max(
+        min(head_ns[one] for one in own) + busy_ns[rank] + max(0, min(tail_ns[one] for one in own))
+        for rank, own in of_ranks.items()
+    )
 
 
-def _of_rank_ns(slots: PlanSlots, rank: int, *, together: bool, paired: bool) -> int:
-    own = [instance for instance, stage in enumerate(slots.instances) if stage.rank == rank]
-    own = [instance for instance in own if slots.microbatches[instance // slots.stages]]
-    busy_ns = sum(slots.microbatches[instance // slots.stages] * slots.busy_ns(instance, kernels=paired) for instance in own)
-    busy_ns = max(busy_ns, _of_pairs_ns(slots, own))
-    if not together or not own:
-        return busy_ns
-    head_ns = min(_head_ns(slots, instance) for instance in own)
-    tail_ns = 0 if paired or WEIGHT_GRADIENT in slots.kinds else max(0, min(_tail_ns(slots, instance) for instance in own))
-    return head_ns + busy_ns + tail_ns
+def _busy_ns(slots: PlanSlots, own: Sequence[int], *, paired: bool) -> int:
+    busy_ns = sum(slots.microbatches[one // slots.stages] * slots.busy_ns(one, kernels=paired) for one in own)
+    return max(busy_ns, _of_pairs_ns(slots, own))
 
 
 def _of_pairs_ns(slots: PlanSlots, own: Sequence[int]) -> int:
@@ -57,23 +61,29 @@ def _of_pairs_ns(slots: PlanSlots, own: Sequence[int]) -> int:
     return sum(slots.microbatches[one // slots.stages] * (forward_ns[one] + backward_ns[one]) for one in own)
 
 
-def _head_ns(slots: PlanSlots, instance: int) -> int:
-    """The way of a microbatch, or of a part of its sequences, to a stage."""
-    before = range(instance - instance % slots.stages, instance)
-    return sum(min(time.result_ns for time in _of(slots, FORWARD, one)) for one in before)
+def _heads_ns(slots: PlanSlots) -> list[int]:
+    """Instance -> the way of a microbatch, or of a part of its sequences, to a stage."""
+    heads_ns: list[int] = []
+    for instance in range(len(slots.instances)):
+        first = instance % slots.stages == 0
+        heads_ns.append(0 if first else heads_ns[-1] + min(time.result_ns for time in _of(slots, FORWARD, instance - 1)))
+    return heads_ns
 
 
-def _tail_ns(slots: PlanSlots, instance: int) -> int:
-    """From the end of the last kernel of a stage, if its backward pass is the last slot of the rank, to the end of the first
-    stage's backward pass; less than nothing where its gradient leaves before its last kernel."""
-    first = instance - instance % slots.stages
-    if instance == first:
-        return 0
-    behind_ns = min(time.result_behind_ns for time in _of(slots, BACKWARD, instance))
-    between = sum(min(time.result_ns for time in _of(slots, BACKWARD, one)) for one in range(first + 1, instance))
-    return behind_ns + between + min(time.ends_ns for time in _of(slots, BACKWARD, first))
+def _tails_ns(slots: PlanSlots) -> list[int]:
+    """Instance -> from the end of the last kernel of a stage, if its backward pass is the last slot of the rank, to the end of
+    the first stage's backward pass; less than nothing where its gradient leaves before its last kernel."""
+    tails_ns: list[int] = []
+    for instance in range(len(slots.instances)):
+        if instance % slots.stages == 0:
+            between_ns, ends_ns = 0, min(time.ends_ns for time in _of(slots, BACKWARD, instance))
+            tails_ns.append(0)
+        else:
+            tails_ns.append(min(time.result_behind_ns for time in _of(slots, BACKWARD, instance)) + between_ns + ends_ns)
+            between_ns += min(time.result_ns for time in _of(slots, BACKWARD, instance))
+    return tails_ns
 
 
-def _of(slots: PlanSlots, kind: str, instance: int) -> Iterable[SlotTime]:
+def _of(slots: PlanSlots, kind: str, instance: int) -> list[SlotTime]:
     """The times of the parts of a slot."""
-    return (slots.times[kind, instance, part] for part in range(slots.parts))
+    return [slots.times[kind, instance, part] for part in range(slots.parts)]

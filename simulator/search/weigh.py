@@ -17,7 +17,6 @@ from ..config import catalog, derived, feasible
 from ..config.document import Document
 from ..config.named_parts import Trust
 from ..config.scenario import Scenario, from_document
-from ..costs.kernels.estimator import PricedKernels
 from ..costs.kernels.gpu_model import architecture
 from ..costs.kernels.power import no_energy
 from ..errors import UserError
@@ -27,7 +26,7 @@ from ..simulation import steady_state
 from ..simulation.energy import Energy
 from ..simulation.estimated_effort import TooLong
 from ..simulation.memory_check import host_bytes, host_capacity_bytes, least_state_bytes, memory_of, slots_of
-from ..simulation.simulate import layout_of, prices_of, simulate_scenario, site_of
+from ..simulation.simulate import kept_prices, layout_of, prices_of, simulate_scenario, site_of
 from .bound import lower_bound
 from .first_slots import first_slots_bytes
 from .plans_session import of_this_process
@@ -106,10 +105,9 @@ class _Rest:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Kept:
-    """What plans have in common: a scenario whose plan is replaced by theirs, and times of kernels and of slots."""
+    """What plans have in common: a scenario whose plan is replaced by theirs, and times of slots."""
 
     scenario: Scenario
-    prices: PricedKernels
     times: SlotTimes = field(default_factory=lambda: SlotTimes(rows=KeptRows(of_this_process().slots)))
 
 
@@ -117,7 +115,7 @@ class _Kept:
 def _read(rest: _Rest) -> _Kept:
     scenario = from_document(rest.document, Trust(rest.trust))
     scenario = replace(scenario, plan=replace(scenario.plan, layout=EVEN, placement=None))
-    return _Kept(scenario, prices_of(scenario))
+    return _Kept(scenario)
 
 
 def _kept(base: Base, choice: Choice) -> _Kept:
@@ -126,8 +124,8 @@ def _kept(base: Base, choice: Choice) -> _Kept:
 
 
 def read(base: Base, choice: Choice) -> None:
-    """Reads what the plans of a base have in common, which this process then keeps."""
-    _kept(base, choice)
+    """Reads what the plans of a base have in common, which this process then keeps, and the fits of its kernels."""
+    prices_of(_kept(base, choice).scenario)
 
 
 def scenario_of(base: Base, choice: Choice) -> Scenario:
@@ -184,7 +182,7 @@ def _branch_bounds_ns(kept: _Kept, legal: Sequence[tuple[int, Scenario]]) -> Ite
         alike.setdefault(key, []).append((number, scenario))
     for several in alike.values():
         shortest = max((scenario for _, scenario in several), key=lambda scenario: scenario.plan.pp * scenario.plan.chunks)
-        slots = plan_slots(shortest, _site(kept, shortest), kept.times)
+        slots = plan_slots(shortest, _site(shortest), kept.times)
         kernels_ns = slots.kernels_ns() if slots else 0
         yield from ((number, kernels_ns * derived.microbatches(one) // one.plan.pp) for number, one in several)
 
@@ -196,7 +194,7 @@ def quick_bounds_ns(base: Base, branch: Sequence[Choice]) -> list[int]:
 
 
 def _quick_bound_ns(kept: _Kept, scenario: Scenario) -> int:
-    slots = plan_slots(scenario, _site(kept, scenario), kept.times)
+    slots = plan_slots(scenario, _site(scenario), kept.times)
     return quick_bound_of(scenario, slots) if slots else 0
 
 
@@ -207,11 +205,9 @@ def quick_bound_of(scenario: Scenario, slots: PlanSlots) -> int:
     return quick_bound_ns(slots, together=together, paired=beside or getattr(scenario.schedule, "PAIRS", False))
 
 
-def _site(kept: _Kept, scenario: Scenario) -> Site:
-    """The site of a scenario, with times of kernels that plans share, unless its framework chooses a format for the job."""
-    first = kept.scenario
-    alike = scenario.framework == first.framework and scenario.fidelity.power == first.fidelity.power
-    return site_of(scenario, kept.prices if alike else prices_of(scenario), of_this_process())
+def _site(scenario: Scenario) -> Site:
+    """The site of a scenario, with times of kernels that plans share."""
+    return site_of(scenario, kept_prices(scenario, of_this_process()), of_this_process())
 
 
 def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
@@ -221,7 +217,7 @@ def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
     least_bytes = first_slots_bytes(scenario, slot_kinds(scenario, kept.times), kept.times.rows.slots)
     if least_bytes > scenario.cluster.gpu.memory_bytes:
         return Examined(OUT_OF_MEMORY, least_bytes)
-    site = _site(kept, scenario)
+    site = _site(scenario)
     try:
         layout = layout_of(scenario, site, of_this_process())
         slots = slots_of(scenario, layout, of_this_process().slots)

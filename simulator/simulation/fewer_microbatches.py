@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
+from math import ceil
 
 import numpy as np
 
@@ -20,9 +21,12 @@ from ..program.layout import Layout
 
 FEWEST_PERIODS = 6
 """Number of periods of every rank from which it pays to leave some out."""
-SHOWN_PERIODS = 4
-WARM_UP = 1.25, 4, 7, 14
-"""Numbers of microbatches for each rank, before those of `SHOWN_PERIODS`, with which periods are looked for, in turn."""
+SHOWN_PERIODS = 3.5
+"""Number of periods that are needed to show that all state repeats itself."""
+TIMES_FILLING = 3.0
+"""How many times as long as the ranks need to fill the pipeline, periods differ at first."""
+WARM_UP = 4, 7, 14
+"""Numbers of microbatches for each rank, before those that are shown, with which periods are looked for, in turn, after that."""
 MOST_OF_ALL = 0.7
 """Largest part of all microbatches that it pays to simulate in place of all."""
 PLACES = 3
@@ -138,12 +142,15 @@ def _candidates(layout: Layout) -> Iterator[int]:
 def fewer_microbatches(period: Period) -> Iterator[int]:
     """Numbers of microbatches with which the periods of a step may show, the fewest first, as long as they save something.
 
-    A uniform 1F1B repeats itself as soon as its pipeline is full; where ranks have slack, it is first used up.
+    A uniform pipeline repeats itself soon after it is full; where ranks have slack, it is first used up.
     """
     shape = period.layout.shape
     left_over = shape.microbatches % period.of_all
-    for times in WARM_UP:
-        warm = int(times * shape.ranks * shape.splits)
-        number = left_over + (-(-(warm - left_over) // period.of_all) + SHOWN_PERIODS) * period.of_all
-        if number < shape.microbatches * MOST_OF_ALL:
+    filling = max(begin / slots for (begin, _), slots in zip(period.parts, period.slots, strict=True))
+    slack = ((times * shape.ranks * shape.splits - left_over) / period.of_all for times in WARM_UP)
+    fewest = 0
+    for before in (TIMES_FILLING * filling, *slack):
+        number = left_over + ceil(before + SHOWN_PERIODS) * period.of_all
+        if fewest < number < shape.microbatches * MOST_OF_ALL:
             yield number
+        fewest = max(fewest, number)

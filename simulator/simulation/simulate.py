@@ -109,7 +109,7 @@ def simulate_scenario(
     if catalog.is_code(schedule):  # the scenario was written in Python: files were looked at when they were read
         scenario = replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
     scenario = feasible.check(scenario)
-    prices = _kept_prices(scenario, session)
+    prices = kept_prices(scenario, session)
     site = site_of(scenario, prices, session)
     layout = layout_of(scenario, site, session)
     counts = steady_state.to_simulate(scenario, steps)
@@ -190,7 +190,7 @@ def prices_of(scenario: Scenario) -> PricedKernels:
     return measured_cost(gpu, scenario.job.activation_dtype, shipped_fits.fits_for(gpu), software)
 
 
-def _kept_prices(scenario: Scenario, session: Session) -> PricedKernels:
+def kept_prices(scenario: Scenario, session: Session) -> PricedKernels:
     """`prices_of`, from what a session keeps."""
     options = scenario.framework, scenario.job.activation_dtype, scenario.framework.gradients_of(scenario.job), scenario.fidelity
     return session.prices(scenario.cluster, options, lambda: prices_of(scenario))

@@ -26,8 +26,9 @@ from ..equality.test_plans import scenarios
 from ..small_scenarios import scenario, small_cluster, small_model
 from .test_bound import CHUNKED, SCHEDULES, SPLIT
 
-WITHOUT = ("zb-v", "zb-auto", "v-half", "v-min", "chimera", "hanayo", "optimal")
-"""Schedules that order all ranks together."""
+TOGETHER = ("zb-v", "v-half", "v-min", "chimera", "hanayo")
+"""Schedules that order all ranks together: of these one microbatch is known."""
+UNKNOWN = ("zb-auto", "optimal")
 
 
 def part_known(of: Scenario) -> float:
@@ -47,7 +48,10 @@ def test_the_first_slots_need_no_more_than_all(schedule: str, sharding: str) -> 
         known = part_known(scenario(small_model(8), small_cluster(2), plan, job))
     except UserError as error:
         pytest.skip(f"refused: {error}")
-    assert known == 0 if schedule in WITHOUT else 0.5 < known <= 1, "the rest are buffers, of which a small model has many"
+    if schedule in UNKNOWN:
+        assert known == 0
+    else:
+        assert (0.2 if schedule in TOGETHER else 0.5) < known <= 1, "the rest are buffers, of which a small model has many"
 
 
 LARGE = {
@@ -59,8 +63,11 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize(("schedule", "tp", "chunks"), [("1f1b", 2, 1), ("interleaved", 4, 4), ("dualpipe-v", 4, 2)])
-def test_a_plan_that_does_not_fit_is_not_ordered(schedule: str, tp: int, chunks: int) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "tp", "chunks", "least"),
+    [("1f1b", 2, 1, 0.98), ("interleaved", 4, 4, 0.98), ("dualpipe-v", 4, 2, 0.98), ("zb-v", 2, 2, 0.5)],
+)
+def test_a_plan_that_does_not_fit_is_not_ordered(schedule: str, tp: int, chunks: int, least: float) -> None:
     base, one = base_of(LARGE), Choice(tp, 4, 1, 1, 1, schedule, chunks, "zero1", "none", EVEN)
     ordered = mock.Mock(side_effect=AssertionError("ordered"))
     with mock.patch.object(weigh, "layout_of", ordered):
@@ -68,7 +75,7 @@ def test_a_plan_that_does_not_fit_is_not_ordered(schedule: str, tp: int, chunks:
     with mock.patch.object(weigh, "first_slots_bytes", return_value=0):
         whole = weigh.examined(base, one)
     assert known.status == whole.status == weigh.OUT_OF_MEMORY
-    assert 0.98 * whole.memory_bytes < known.memory_bytes < whole.memory_bytes
+    assert least * whole.memory_bytes < known.memory_bytes < whole.memory_bytes
 
 
 @pytest.mark.slow
