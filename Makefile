@@ -87,4 +87,5 @@ $(VENV)/.runtime: setup.cfg setup.py | $(PY)
 $(VENV)/.dev: setup.cfg setup.py | $(PY)
 	@echo "installing the simulator and its development tools into $(VENV)"
 	@$(INSTALL) --editable '.[dev]'
+	@$(PY) -c 'from simulator.engine.compiled import event_loop; event_loop.load()'  # compiled once, and kept
 	@touch $(VENV)/.runtime $@

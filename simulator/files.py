@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, TextIO
 
 from .errors import OutputFailed, UserError, nearest, shown
@@ -189,6 +190,26 @@ def atomic(path: str | Path) -> Iterator[Path]:
         raise not_written(target, error) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def keep(path: Path, data: bytes) -> None:
+    """Writes a file for later processes, and makes its folder. Raises `UserError` or `OutputFailed` where it cannot."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_written(path, error) from None
+    with atomic(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, which is made if there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def not_written(path: str | Path, error: OSError, hint: str = "") -> UserError | OutputFailed:

@@ -12,10 +12,12 @@ from ..engine.timeline import Times
 
 EVENT_LOOP = f"{compiled.__name__}.event_loop"
 MANY_TASKS = 120_000
-"""Number of tasks left by contraction from which the compiled engine is faster, although loading takes 0.7 s of processor time
-and the first compilation 10 s: the heap takes 8 us for a task that may be slowed, and 3 us for another one."""
+"""Number of tasks left by contraction from which the compiled engine is faster, although it is first compiled, in 10 s: the heap
+takes 10 to 30 us for a task that may be slowed, and 3 us for another one; and the next runs find it on disk."""
+MANY_TASKS_KEPT = 10_000
+"""Number of these tasks from which it is faster where it is found on disk: loading takes 0.08 s."""
 MOST_CONTRACTED = 1_200_000
-"""Largest number of tasks that are contracted before the choice, which takes 0.6 us for each, as long as loading from here on."""
+"""Largest number of tasks that are contracted before the choice, which takes 0.6 us for each."""
 MANY_TASKS_ANEW = 2_000_000
 """Number of these tasks from which it is faster where its machine code cannot be cached, so that each use compiles."""
 ROWS_OF_STRETCH = 3
@@ -43,15 +45,15 @@ def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
     loaded = _is_loaded()
     small = None if loaded or len(graph) > MOST_CONTRACTED else heap.contracted(graph)
     tasks = len(small.graph if small else graph)
-    if tasks >= (min(MANY_TASKS, MANY_TASKS_AT_ONCE) if loaded else MANY_TASKS):
+    many, where = _many_tasks(tasks, loaded)
+    if tasks >= many:
         from ..engine.compiled import event_loop
 
         slow = event_loop.why_not(graph)
         if not slow and not loaded and tasks < MANY_TASKS_ANEW:
             slow = event_loop.why_slow_to_begin()
         if not slow:
-            many = "" if tasks >= MANY_TASKS else " where it is loaded already"
-            return _compiled(graph, f"compiled because {obstacle}, and {tasks:,} tasks are many{many}")
+            return _compiled(graph, f"compiled because {obstacle}, and {tasks:,} tasks are many{where}")
         obstacle += f", and not compiled because {slow}"
     return heap.times_by(small) if small else heap.simulate(graph), "heap", f"heap because {obstacle}"
 
@@ -77,6 +79,22 @@ def prepare_for_many() -> None:
     load()
     gc.freeze()
     gc.set_threshold(*RARELY)
+
+
+def _many_tasks(tasks: int, loaded: bool) -> tuple[int, str]:
+    """The number of tasks from which the compiled engine is faster in this process, and where, if not everywhere."""
+    if loaded:
+        return min(MANY_TASKS, MANY_TASKS_AT_ONCE), "" if tasks >= MANY_TASKS else " where it is loaded already"
+    if MANY_TASKS_KEPT <= tasks < MANY_TASKS and _is_kept():
+        return MANY_TASKS_KEPT, " where it is kept on disk"
+    return MANY_TASKS, ""
+
+
+def _is_kept() -> bool:
+    """Whether the compiled engine is found on disk, as after its first use."""
+    from ..engine.compiled import event_loop
+
+    return event_loop.is_kept()
 
 
 def _is_loaded() -> bool:

@@ -155,7 +155,7 @@ def test_for_a_while_all_engines_take_the_same_time_and_it_lies_between_never_an
 
 
 def engines() -> list[Any]:
-    return [des.simulate, event_loop.simulate] if event_loop.numba is not None else [des.simulate]
+    return [des.simulate, event_loop.simulate] if event_loop.INSTALLED else [des.simulate]
 
 
 def test_closed_collectives_refuse_caps_that_change() -> None:

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine import des
-from simulator.engine.compiled import event_loop, fluid_rates, machine_code
+from simulator.engine.compiled import event_loop
 from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, Profile, TaskGraph
 from simulator.engine.timeline import Times
 from simulator.errors import Deadlock, UserError
 
 from .make import ONE, Build, gb_per_s, random_graph, steady
 
-needs_numba = pytest.mark.skipif(event_loop.numba is None, reason="numba, the extra 'fast', is not installed")
+needs_numba = pytest.mark.skipif(not event_loop.INSTALLED, reason="numba, the extra 'fast', is not installed")
 seeds = st.integers(0, 2**32)
 
 
@@ -117,15 +117,7 @@ def test_refusals() -> None:
 
 
 def test_without_numba_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_loop, "numba", None)
+    monkeypatch.setattr(event_loop, "INSTALLED", False)
     assert event_loop.why_not(Build().graph()) == "numba is not installed"
     with pytest.raises(UserError, match="numba is not installed"):
         event_loop.simulate(Build().graph())
-
-
-@needs_numba
-def test_machine_code_is_made_anew_when_any_of_its_sources_changes() -> None:
-    """numba by itself looks only at the file of a function, and not at those of the functions that it calls."""
-    for function in (event_loop._run, fluid_rates.solve, machine_code.push):
-        assert function._cache._cache_file.files._source_stamp is machine_code.SOURCES  # type: ignore[attr-defined]
-    assert {"event_loop.py", "fluid_rates.py", "machine_code.py"} <= {name for name, _, _ in machine_code.SOURCES}

@@ -7,16 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.compiled.fluid_rates import UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
-from simulator.engine.compiled.machine_code import numba, records
+from simulator.engine.compiled import fluid_rates
+from simulator.engine.compiled.fluid_rates import UNCHANGED, Fluid, fluid_of
+from simulator.engine.compiled.machine_code import INSTALLED, jitted, records
 from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS
 
 from .make import ONE, Build, steady
 from .progressive_filling import fill
 
-pytestmark = pytest.mark.skipif(numba is None, reason="numba, the extra 'fast', is not installed")
+pytestmark = pytest.mark.skipif(not INSTALLED, reason="numba, the extra 'fast', is not installed")
 Route = list[tuple[int, int]]
 STREAMS = 24
+if INSTALLED:
+    join, leave, resize, solve = map(jitted, (fluid_rates.join, fluid_rates.leave, fluid_rates.resize, fluid_rates.solve))
 
 
 class Network:

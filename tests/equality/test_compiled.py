@@ -23,7 +23,7 @@ from ..commandline import trainsim
 from ..small_scenarios import bound, scenario, small_cluster
 from .test_plans import scenarios
 
-needs_numba = pytest.mark.skipif(event_loop.numba is None, reason="numba, the extra 'fast', is not installed")
+needs_numba = pytest.mark.skipif(not event_loop.INSTALLED, reason="numba, the extra 'fast', is not installed")
 
 
 @needs_numba
@@ -84,15 +84,20 @@ def test_auto_takes_it_for_fewer_tasks_in_a_process_that_has_loaded_it(monkeypat
     loaded = of.simulate()
     assert loaded.engine == "compiled"
     assert loaded.engine_reason.endswith("where it is loaded already")
-    assert len(event_loop._run.signatures) == 1, "the run of no tasks loads all that others need"
     monkeypatch.setattr(event_loop, "is_loaded", lambda: False)
+    monkeypatch.setattr(choose_engine, "MANY_TASKS_KEPT", 10)
+    assert event_loop.is_kept()
+    found = of.simulate()
+    assert found.engine == "compiled"
+    assert found.engine_reason.endswith("where it is kept on disk")
+    monkeypatch.setattr(event_loop, "is_kept", lambda: False)
     anew = of.simulate()
     assert anew.engine == "heap"
     assert anew.metrics == loaded.metrics
 
 
 def test_without_numba_auto_says_what_it_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_loop, "numba", None)
+    monkeypatch.setattr(event_loop, "INSTALLED", False)
     monkeypatch.setattr(choose_engine, "ROWS_OF_STRETCH", 1000)
     monkeypatch.setattr(choose_engine, "MANY_TASKS", 10)
     of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))

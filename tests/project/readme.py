@@ -33,7 +33,8 @@ def said(line: str) -> str:
     """What a command prints on both streams, with the time that it took left open."""
     words = shlex.split(line.removeprefix("$ trainsim "), comments=True)
     out = io.StringIO()
-    alone = mock.patch("simulator.simulation.choose_engine._is_loaded", return_value=False)  # as in a process of its own
+    chosen = "simulator.simulation.choose_engine"
+    alone = mock.patch.multiple(chosen, _is_loaded=lambda: False, _is_kept=lambda: True)  # as in a process of its own
     with alone, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         run(words)
     return TOOK.sub(r"\1...", out.getvalue()).rstrip()

@@ -39,7 +39,7 @@ LATE = {
     (
         "simulator.simulation.choose_engine",
         "simulator.engine.compiled.event_loop",
-    ): "numba takes a second to import, and few runs need it",
+    ): "LLVM takes a while to import, and few runs need it",
     (
         "simulator.simulation.choose_engine",
         "simulator.engine.des",

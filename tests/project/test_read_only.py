@@ -21,7 +21,7 @@ from .source import ROOT, project_files
 
 pytestmark = pytest.mark.slow
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
-needs_numba = pytest.mark.skipif(event_loop.numba is None, reason="numba, the extra 'fast', is not installed")
+needs_numba = pytest.mark.skipif(not event_loop.INSTALLED, reason="numba, the extra 'fast', is not installed")
 SCENARIO = "{model: llama3-8b, cluster: {name: dgx-h100, nodes: 1}, plan: {tp: 2, pp: 2, dp: 2, sharding: zero1}}"
 NONE = "/dev/null/no-such-folder"
 HOMES = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR", "NUMBA_CACHE_DIR")

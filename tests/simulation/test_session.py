@@ -8,11 +8,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import product
 from multiprocessing import get_context
+from unittest import mock
 
 import pytest
 
 import simulator as sim
 from simulator.kept import Kept
+from simulator.simulation import choose_engine
 from simulator.simulation.simulate import simulate_scenario
 
 from ..small_scenarios import scenario, small_cluster
@@ -27,7 +29,8 @@ def test_results_are_the_same_in_a_session_and_without() -> None:
     session = sim.Session()
     for plan, batch in product(PLANS, (16, 32)):
         of = scenario(plan=plan, cluster=small_cluster(4), job=sim.Job(64, batch))
-        one, other = simulate_scenario(of, session=session), simulate_scenario(of)
+        with mock.patch.multiple(choose_engine, _is_loaded=lambda: False, _is_kept=lambda: False):
+            one, other = simulate_scenario(of, session=session), simulate_scenario(of)
         assert one.metrics == other.metrics
         assert one.memory == other.memory
         assert one.program == other.program

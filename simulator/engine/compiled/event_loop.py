@@ -1,8 +1,8 @@
 """Event loop of the compiled engine: the rules of `des.py` and the levels of `rates.py`, over records of integers, by numba.
 
 The results equal the reference engine to the bit, for graphs whose integers fit into 64 bits and whose speeds do not change while
-a task runs; `why_not` gives the reason for a refusal of other graphs. numba is the extra `fast` and slow to import: import this
-module only where the compiled engine is needed. `fluid_rates.py` holds the flows and their rates.
+a task runs; `why_not` gives the reason for a refusal of other graphs. numba is the extra `fast`. `fluid_rates.py` holds the
+flows and their rates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..heap import simulate as simulate_on_heap
 from ..task import SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, TaskGraph
 from ..timeline import Times, deadlock
 from .fluid_rates import FREE, NEW, NOTHING, UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
-from .machine_code import compiled, heap, numba, push, records, remove, why_not_kept
+from .machine_code import INSTALLED, MachineCode, compiled, heap, push, records, remove
 from .slowed import Slowed, begin, settle, slowed_of, take
 
 LIMIT = 1 << 61
@@ -25,7 +25,7 @@ LIMIT = 1 << 61
 
 def why_not(graph: TaskGraph) -> str:
     """The reason why the compiled engine may not run a graph, or an empty string if the engine may."""
-    if numba is None:
+    if not INSTALLED:
         return "numba is not installed"
     if graph.changing_speed_tasks().any():
         return "the speed of some tasks changes while they run"
@@ -50,12 +50,17 @@ def why_not(graph: TaskGraph) -> str:
 
 def why_slow_to_begin() -> str:
     """The reason why every process compiles the engine, which takes some ten seconds; empty if machine code is kept on disk."""
-    return why_not_kept(_run)
+    return _run.why_not_kept()
+
+
+def is_kept() -> bool:
+    """Whether machine code is on disk, which is loaded in 0.06 s."""
+    return INSTALLED and _run.is_kept
 
 
 def is_loaded() -> bool:
     """Whether this process has loaded or compiled the engine already, so that it begins at once."""
-    return bool(getattr(_run, "signatures", ()))
+    return _run.is_loaded
 
 
 def load() -> None:
@@ -68,7 +73,7 @@ def load() -> None:
 def simulate(graph: TaskGraph) -> Times:
     """Start and end of every task, equal to `des.simulate`. Raises `UserError` for a graph that `why_not` refuses."""
     if reason := why_not(graph):
-        install = "pip install 'cluster-training-simulator[fast]', or " if numba is None else ""
+        install = "pip install 'cluster-training-simulator[fast]', or " if not INSTALLED else ""
         raise UserError(f"the compiled engine does not run this: {reason}", hint=f"{install}use --engine des (or auto)")
     state = _state_of(graph)
     fluid, slowed = fluid_of(graph), slowed_of(graph)
@@ -155,7 +160,7 @@ def _changes(graph: TaskGraph) -> Array:
     return np.array(sorted(changes), dtype=np.int64).reshape(-1, 3)
 
 
-@compiled
+@MachineCode
 def _run(state: State, fluid: Fluid, slowed: Slowed, changes: Array) -> bool:
     """Runs the graph to the end, instant by instant. Returns False if times grow too long for 64 bits."""
     clock, arrivals, ready, changed, now = state.clock, state.arrivals, 0, 0, 0

@@ -1,99 +1,228 @@
-"""Machine code of the compiled engine: compilation with a cache on disk, records of integers, and a heap of records.
+"""Machine code of the compiled engine: made once by numba, kept on disk, and loaded by LLVM alone; records and a heap of these.
 
-Compilation takes ten seconds. numba caches machine code and recompiles a function when the file of the function changes, but the
-machine code includes copies of called functions from other files: so the cache here depends on all files of this folder. numba
-also raises where no folder is writable, as in a container with a read-only installation, and where a cache file is truncated,
-and trusts the content of cache files. Here the code is compiled again, for the process in the first case and on disk in the
-second; a digest is stored with the code, because a flipped bit might change results.
+To make the code takes numba some seconds. To import numba, and to load what a cache of its own keeps, takes 0.7 s; so the object
+code is kept here, and llvmlite loads it in 0.06 s. Its file is named after all that the code depends on: the sources in this
+folder, the processor, numba and LLVM. A digest before the code tells whether it is what was written. Where no folder is
+writable, as in a container with a read-only installation, each process makes the code anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
+from ...errors import InvariantBroken, SimulatorError
+from ...files import is_writable, keep, read_bounded
 from ..task import Array
 
-numba: Any = None
-with suppress(ImportError):
-    import numba
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-Function = TypeVar("Function", bound=Callable[..., object])
-FunctionCache: Any = numba.core.caching.FunctionCache if numba else object
-
+INSTALLED = find_spec("numba") is not None
 NO_FOLDER = "no folder for machine code can be written to: NUMBA_CACHE_DIR may name one"
-SOURCES = tuple(sorted((path.name, path.stat().st_mtime, path.stat().st_size) for path in Path(__file__).parent.glob("*.py")))
-"""The source files of the machine code, with modification times and sizes."""
-UNCOUNTED = {"_nrt": False} if numba and hasattr(numba.core.options.DefaultOptions, "_nrt") else {}
-"""Option without reference counting of arrays: compiled code makes no arrays, and counting took a quarter to half of the time."""
-
-
-class Files:
-    """The cache files of one function, with a digest of the content."""
-
-    def __init__(self, files: Any) -> None:
-        files._source_stamp = SOURCES
-        self.files, self.flush = files, files.flush
-
-    def load(self, key: Any) -> Any:
-        found = self.files.load(key)
-        if found is None:
-            return None
-        digest, data = found
-        if sha256(data).hexdigest() != digest:
-            raise ValueError("a file of the cache does not hold what was written")
-        return numba.core.serialize.loads(data)
-
-    def save(self, key: Any, data: Any) -> None:
-        written = numba.core.serialize.dumps(data)
-        self.files.save(key, (sha256(written).hexdigest(), written))
-
-
-class CodeCache(FunctionCache):  # type: ignore[misc]
-    """The cache of one function, which never raises once a folder for the cache exists."""
-
-    fault = ""
-    """The reason why machine code was not kept; empty if the code was kept."""
-
-    def __init__(self, function: Callable[..., object]) -> None:
-        super().__init__(function)
-        self._cache_file: Any = Files(self._cache_file)
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The machine code; None if no code is cached, or if the files cannot be read: then the files are discarded."""
-        try:
-            return super().load_overload(sig, target_context)
-        except Exception:  # whatever reading a damaged pickle may raise
-            with suppress(OSError):
-                self.flush()
-            return None
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        try:
-            super().save_overload(sig, data)
-        except Exception as error:  # a full disk, or damage that could not be cleared away
-            self.fault = f"machine code was not kept: {error}"
+NAME = "run"
+"""The name of the function in its object code."""
+DIGEST_BYTES = 32
+_INTEGER = np.dtype(np.int64)
+MOST_BYTES = 1 << 24
 
 
 def compiled(function: Function) -> Function:
-    """The function as machine code if numba is installed, else the function itself."""
-    if not numba:
-        return function
-    machine_code = numba.njit(**UNCOUNTED)(function)
-    with suppress(RuntimeError):  # numba's word for "no locator available"
-        machine_code._cache = CodeCache(function)
-    return cast(Function, machine_code)
+    """Marks a function as a part of the machine code, which Python itself does not call."""
+    function.is_compiled = True  # type: ignore[attr-defined]
+    return function
 
 
-def why_not_kept(function: Any) -> str:
-    """The reason why a function is compiled again in every process, or an empty string if the machine code is kept."""
-    cache = getattr(function, "_cache", None)
-    return cache.fault if isinstance(cache, CodeCache) else NO_FOLDER
+class MachineCode:
+    """A function as machine code, with arrays and named tuples of arrays as arguments; it returns a truth value."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.fault = ""
+        """The reason why the code was not kept; empty if it was."""
+        self._code: Callable[..., bool] | None = None
+
+    def __call__(self, *arguments: Any) -> bool:
+        if self._code is None:
+            self._code = self._kept() or self._made(arguments)
+        return self._code(*arguments)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether this process has the code."""
+        return self._code is not None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the code is on disk."""
+        return any(map(Path.exists, self._files()))
+
+    def why_not_kept(self) -> str:
+        """The reason why each process makes the code anew, or an empty string if the code is kept, or can be."""
+        return "" if self.is_kept else self.fault or ("" if any(map(is_writable, folders())) else NO_FOLDER)
+
+    def _files(self) -> Iterator[Path]:
+        return (folder / f"{self.function.__name__.strip('_')}-{_made_from()}.o" for folder in folders())
+
+    def _kept(self) -> Callable[..., bool] | None:
+        """The code of a file that holds what was written."""
+        for file in self._files():
+            with suppress(SimulatorError):
+                data = read_bounded(file, MOST_BYTES, "machine code")
+                digest, code = data[:DIGEST_BYTES], data[DIGEST_BYTES:]
+                if sha256(code).digest() == digest:
+                    return ObjectCode(code)
+        return None
+
+    def _made(self, arguments: Sequence[Any]) -> Callable[..., bool]:
+        """The code, which is kept if it can be."""
+        dispatcher = jitted(self.function)
+        try:
+            code = object_code(dispatcher, arguments)
+        except Exception as error:  # another version of numba or LLVM: numba itself still runs what it made
+            self.fault = f"machine code was not kept: {error}"
+            return dispatcher  # type: ignore[no-any-return]
+        self.fault = NO_FOLDER
+        for file in self._files():
+            try:
+                keep(file, sha256(code).digest() + code)
+            except SimulatorError as error:
+                self.fault = f"machine code was not kept: {error}" if is_writable(file.parent) else self.fault
+            else:
+                self.fault = ""
+                break
+        return ObjectCode(code)
+
+
+class ObjectCode:
+    """Object code that LLVM has loaded. Calls follow numba's convention for arrays, which `object_code` has compared."""
+
+    def __init__(self, code: bytes) -> None:
+        llvm = _llvm()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())  # which owns the code
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+        self._at = self._engine.get_function_address(NAME)
+
+    def __call__(self, *arguments: Any) -> bool:
+        words = [word for array in _arrays(arguments) for word in _words(array)]
+        result, fault = ctypes.c_int64(0), ctypes.c_void_p()
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * len(words))
+        if prototype(self._at)(ctypes.addressof(result), ctypes.addressof(fault), *words):
+            raise InvariantBroken("machine code of the compiled engine raised an error")
+        return bool(result.value)
+
+
+def jitted(function: Callable[..., Any]) -> Any:
+    """A function as numba compiles it, with all others that it calls."""
+    import numba
+    from numba.extending import register_jitable
+
+    counted: Any = (
+        {"_nrt": False} if hasattr(numba.core.options.DefaultOptions, "_nrt") else {}
+    )  # compiled code makes no arrays, and
+    for part in dict.fromkeys(_parts(function)):  # counting references to them took a quarter to half of the time
+        register_jitable(**counted)(part)
+    return numba.njit(**counted)(function)
+
+
+def _parts(function: Any) -> Iterator[Callable[..., Any]]:
+    """The compiled functions that a function calls, and those that they call."""
+    for name in function.__code__.co_names:
+        part = function.__globals__.get(name)
+        if getattr(part, "is_compiled", False):
+            yield part
+            yield from _parts(part)
+
+
+def object_code(dispatcher: Any, arguments: Sequence[Any]) -> bytes:
+    """The object code of a function for arguments of these types, without what numba adds for calls from Python."""
+    import numba
+
+    llvm = _llvm()
+    dispatcher.compile(tuple(map(numba.typeof, arguments)))
+    (overload,), (text,) = dispatcher.overloads.values(), dispatcher.inspect_llvm().values()
+    module = llvm.parse_assembly(text)
+    called = module.get_function(overload.fndesc.llvm_func_name)
+    for one in (*module.functions, *module.global_variables):
+        if not one.is_declaration and one.name != called.name:
+            one.linkage = "internal"
+    called.name = NAME
+    expected = ["ptr", "ptr"] + [kind for array in _arrays(arguments) for kind in _kinds(array)]
+    found = [re.sub(r".*\*$", "ptr", str(argument.type)) for argument in called.arguments]
+    if found != expected:
+        raise InvariantBroken(f"numba passes {len(found)} values in another way")
+    machine, pruning = _machine(), llvm.create_new_module_pass_manager()
+    pruning.add_global_dead_code_eliminate_pass()
+    pruning.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+    missing = [one.name for one in module.functions if one.is_declaration and not one.name.startswith("llvm.")]
+    if missing:
+        raise InvariantBroken(f"machine code calls {', '.join(missing)}")
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+def folders() -> Iterator[Path]:
+    """Where machine code may be kept, the first choice first."""
+    if named := os.environ.get("NUMBA_CACHE_DIR"):
+        yield Path(named)
+    yield Path(__file__).parent / "__pycache__"
+    with suppress(RuntimeError):  # no home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainsim"
+
+
+@cache
+def _made_from() -> str:
+    """A digest of all that the machine code depends on."""
+    llvm, digest = _llvm(), sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(read_bounded(source, MOST_BYTES, "a source"))
+    versions = version("numba"), *llvm.llvm_version_info, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    digest.update(repr(versions).encode())
+    return digest.hexdigest()[:DIGEST_BYTES]
+
+
+@cache
+def _llvm() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+def _machine() -> Any:
+    llvm = _llvm()
+    features = llvm.get_host_cpu_features().flatten()
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(llvm.get_host_cpu_name(), features, opt=3, codemodel="jitdefault", jit=True)
+
+
+def _arrays(values: Sequence[Any]) -> Iterator[Array]:
+    """The arrays of arguments, one after the other."""
+    for value in values:
+        yield from _arrays(value) if isinstance(value, tuple) else [value]
+
+
+def _words(array: Array) -> tuple[int, ...]:
+    """An array as numba passes it, without an owner: size, size of an item, address, lengths and strides."""
+    if not array.flags.c_contiguous or {kind for kind, *_ in (array.dtype.fields or {"": [array.dtype]}).values()} != {_INTEGER}:
+        raise InvariantBroken(f"machine code takes contiguous integers of 64 bits, and not {array.dtype}")
+    return 0, 0, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides
+
+
+def _kinds(array: Array) -> list[str]:
+    return ["ptr", "ptr", "i64", "i64", "ptr", *["i64"] * (2 * array.ndim)]
 
 
 def records(n: int, **columns: Any) -> Array:
