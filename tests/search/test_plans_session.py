@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.config import catalog
+from simulator.costs.kernels.estimator import Estimator
 from simulator.program.layout import lay_out
 from simulator.program.slot import Shape
 from simulator.search import plans_session, weigh
@@ -45,6 +46,21 @@ def test_plans_of_a_process_share_a_session(monkeypatch: pytest.MonkeyPatch) -> 
         weigh.measured(base, plan)
     assert len(made) == 2
     assert made[0] is made[1] is plans_session.of_this_process()
+
+
+def test_plans_share_the_times_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is asked about them, the time of a kernel is estimated once."""
+    monkeypatch.setattr(weigh, "of_this_process", lambda: session)
+    asked: list[object] = []
+    estimate = Estimator.estimate
+    monkeypatch.setattr(Estimator, "estimate", lambda self, kernel: asked.append(kernel) or estimate(self, kernel))
+    base, session = base_of(FRAMEWORK), PlansSession()
+    for plan in choices_of(base, {"tp": [1, 2], "pp": [1, 2], "microbatch": [1], "recompute": ["none"]}):
+        assert weigh.weighed(base, [plan])[0].status == weigh.LEGAL
+        weigh.quick_bounds_ns(base, [plan])
+        weigh.examined(base, plan)
+        weigh.measured(base, plan)
+    assert len(asked) == len(set(asked)) > 20
 
 
 def test_orders_are_kept_by_how_many_slots_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
