@@ -207,7 +207,13 @@ def gpu(name: str, profile: str = "") -> Gpu:
 def _of_the_catalog(name: str) -> Gpu:
     """A GPU of the catalog, read once. Files of the catalog do not change during a run; files of users may, and are read each
     time."""
-    return complete(file_of(name))
+    return complete(_described(name))
+
+
+@cache
+def _described(name: str) -> Gpu:
+    """A GPU as its file in the catalog describes it."""
+    return file_of(name)
 
 
 def complete(described: Gpu) -> Gpu:
@@ -217,7 +223,7 @@ def complete(described: Gpu) -> Gpu:
         content = read_bounded(described.profile, catalog.MOST_BYTES, "a profile")
         described = replace(described, profile_hash=sha256(content).hexdigest()[:HASH_DIGITS])
     if described.name in catalog.files("gpus"):
-        described = replace(described, reference_tdp_w=_catalog_tdp_w(described.name))
+        described = replace(described, reference_tdp_w=_described(described.name).tdp_w)
     if described.kernels is not AT_PEAK:
         return described
 
@@ -225,11 +231,6 @@ def complete(described: Gpu) -> Gpu:
         return not same_kernels(described, other), abs(similarity(other) - similarity(described))
 
     return replace(described, kernels=replace(min(shipped().gpus.values(), key=far).kernels, provenance="transferred"))
-
-
-@cache
-def _catalog_tdp_w(name: str) -> float:
-    return file_of(name).tdp_w
 
 
 def file_of(name: str, profile: str = "") -> Gpu:

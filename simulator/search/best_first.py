@@ -24,7 +24,20 @@ from ..study.pool import Call, Workers, opened
 from ..units import HOUR_S, seconds
 from .records import Known, NoRecords, Records
 from .space import Choice
-from .weigh import LEGAL, TOO_LONG, Base, Examined, Measured, Weighed, examined, measured, quick_bounds_ns, read, weighed
+from .weigh import (
+    LEGAL,
+    TOO_LONG,
+    Base,
+    Branch,
+    Examined,
+    Measured,
+    Weighed,
+    examined,
+    looked_at,
+    measured,
+    quick_bounds_ns,
+    read,
+)
 
 Objective = Literal["step_time", "cost", "energy", "memory", "gpus"]
 Against = Literal["memory", "cost", "gpus"]
@@ -35,6 +48,8 @@ SIMULATED, NOT_REACHED, TOO_SLOW = "simulated", "not reached", "too slow for the
 BY_KERNELS, BY_BUSY_TIME, BY_BOUND = "slower by its kernels", "slower by its busy time", "slower by its bound"
 MOST_TOGETHER = 64
 """Largest number of plans of a branch that are looked at in one task."""
+FEW_BRANCHES = 4
+"""Number of branches for each worker up to which all are opened as they are weighed, by the worker that has their kernels."""
 HINT = "memory may have run out: try fewer --workers; with --store a search goes on with --resume where it was"
 
 
@@ -128,6 +143,8 @@ class Search:
     records: Records = field(default_factory=NoRecords)
     best: list[tuple[Value, str, int]] = field(default_factory=list)
     """Value, text and number of the simulated plans, the best first; of a front those of the front only."""
+    _few: bool = False
+    """Whether branches are opened as they are weighed."""
     _heap: list[tuple[Value, str, Question]] = field(default_factory=list)
     """Least value, text of the first plan, and the question that comes next for them."""
 
@@ -136,17 +153,14 @@ class Search:
         if self.plans:
             read(self.base, self.plans[0].choice)  # processes that are forked have it then
         with opened(workers, HINT) as pool:
-            done = len(self.plans) - self._begin(tell)
+            done = len(self.plans) - self._begin(pool.number, tell)
             for question, found in pool.answers(_Tasks(self), 1):
                 if question.stage == WEIGH:
                     self._take_weighed(question.plans, found)
                     done += len(question.plans)
                     tell(f"weighed {done:,} of {len(self.plans):,} plans")
                 elif question.stage == OPEN:
-                    for number, quick_ns in zip(question.plans, found, strict=True):
-                        plan = self.plans[number]
-                        plan.bound_ns, plan.by_order = max(plan.bound_ns, quick_ns), quick_ns == 0
-                        self._push(EXAMINE, [number])
+                    self._take_bounds(question.plans, found)
                 elif question.stage == EXAMINE:
                     if self.in_order(question.plans[0], found):
                         self._push(SIMULATE, question.plans)
@@ -154,21 +168,32 @@ class Search:
                     self.add(question.plans[0], found, tell)
                 self._save(question.plans)
 
-    def _begin(self, tell: Callable[[str], None]) -> int:
+    def _begin(self, workers: int, tell: Callable[[str], None]) -> int:
         """Puts the first question about every plan on the heap. Returns how many plans are to be weighed."""
         new = [self._recall(branch, tell) for branch in _branches(self.plans)]
+        self._few = len(new) <= FEW_BRANCHES * workers
         for branch in new:
             self._push(WEIGH, branch)
         return sum(map(len, new))
 
-    def _take_weighed(self, branch: Sequence[int], found: Sequence[Weighed]) -> None:
+    def _take_weighed(self, branch: Sequence[int], found: Branch) -> None:
         """Takes in what is known about the plans of a branch before their slots are ordered."""
         legal = []
-        for number, one in zip(branch, found, strict=True):
+        for number, one in zip(branch, found.weighed, strict=True):
             plan = self.plans[number]
             plan.weighed, plan.bound_ns, plan.status = one, one.branch_ns, NOT_REACHED if one.status == LEGAL else one.status
             legal += [number] if one.status == LEGAL else []
-        self._push(OPEN, legal)
+        if found.quick_ns is None:
+            self._push(OPEN, legal)
+        else:
+            self._take_bounds(legal, found.quick_ns)
+
+    def _take_bounds(self, branch: Sequence[int], found: Sequence[int]) -> None:
+        """Takes in the quick bounds of legal plans of a branch."""
+        for number, quick_ns in zip(branch, found, strict=True):
+            plan = self.plans[number]
+            plan.bound_ns, plan.by_order = max(plan.bound_ns, quick_ns), quick_ns == 0
+            self._push(EXAMINE, [number])
 
     def _recall(self, branch: Sequence[int], tell: Callable[[str], None]) -> list[int]:
         """Takes up what is known from before about plans of a branch. The others are returned.
@@ -275,7 +300,7 @@ class Search:
         """The function that answers a question, and what it is given."""
         choices = [self.plans[number].choice for number in question.plans]
         if question.stage == WEIGH:
-            return weighed, (self.base, choices)
+            return looked_at, (self.base, choices, self._few)
         if question.stage == OPEN:
             return quick_bounds_ns, (self.base, choices)
         if question.stage == EXAMINE:

@@ -21,6 +21,7 @@ from ..costs.kernels.gpu_model import architecture
 from ..costs.kernels.power import no_energy
 from ..errors import UserError
 from ..frozen import replace
+from ..kept import Kept
 from ..plan.stage_layers import stage_layers
 from ..simulation import steady_state
 from ..simulation.energy import Energy
@@ -36,6 +37,8 @@ from .slot_times import PlanSlots, SlotTimes, plan_slots, slot_kinds
 from .space import EVEN, Choice, with_values
 
 INFEASIBLE, OUT_OF_MEMORY, LEGAL, TOO_LONG = "infeasible", "out of memory", "legal", "too long"
+MOST_LEGAL = 256
+"""Largest number of plans of which the scenario is kept from one question to the next."""
 UNBOUNDED = ("zb-auto", "optimal")
 """Schedules that the bound of an order does not cover."""
 
@@ -109,6 +112,8 @@ class _Kept:
 
     scenario: Scenario
     times: SlotTimes = field(default_factory=lambda: SlotTimes(rows=KeptRows(of_this_process().slots)))
+    legal: Kept = field(default_factory=lambda: Kept(MOST_LEGAL))
+    """By their choices the scenarios of legal plans."""
 
 
 @lru_cache(maxsize=16)
@@ -140,6 +145,11 @@ def _scenario(kept: _Kept, choice: Choice) -> Scenario:
     return replace(scenario, plan=plan, job=replace(scenario.job, microbatch_size=choice.microbatch))
 
 
+def _checked(kept: _Kept, choice: Choice) -> Scenario:
+    """The scenario of a choice. Raises `UserError` where it is not legal."""
+    return kept.legal.of(choice, lambda: feasible.check(_scenario(kept, choice)))
+
+
 def weighed(base: Base, branch: Sequence[Choice]) -> list[Weighed]:
     """Legality, least memory and the bound from kernels of the plans of a branch, which differ in their pipelines only."""
     kept = _kept(base, branch[0])
@@ -157,7 +167,7 @@ def weighed(base: Base, branch: Sequence[Choice]) -> list[Weighed]:
 def _weighed(kept: _Kept, choice: Choice) -> tuple[Weighed, Scenario | None]:
     """Legality and least memory of a plan, and its scenario if it is legal."""
     try:
-        scenario = feasible.check(_scenario(kept, choice))
+        scenario = _checked(kept, choice)
         shape = derived.schedule_shape(scenario)
         if hasattr(scenario.schedule, "refuse"):
             scenario.schedule.refuse(shape)
@@ -187,10 +197,25 @@ def _branch_bounds_ns(kept: _Kept, legal: Sequence[tuple[int, Scenario]]) -> Ite
         yield from ((number, kernels_ns * derived.microbatches(one) // one.plan.pp) for number, one in several)
 
 
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What is known about the plans of a branch, and the quick bounds of the legal ones if these were asked too."""
+
+    weighed: list[Weighed]
+    quick_ns: list[int] | None = None
+
+
+def looked_at(base: Base, branch: Sequence[Choice], bounds: bool) -> Branch:
+    """The plans of a branch, and (`bounds`) the quick bounds of those that are legal."""
+    found = weighed(base, branch)
+    legal = [choice for choice, one in zip(branch, found, strict=True) if one.status == LEGAL]
+    return Branch(found, quick_bounds_ns(base, legal) if bounds and legal else None)
+
+
 def quick_bounds_ns(base: Base, branch: Sequence[Choice]) -> list[int]:
     """The quick bounds of legal plans of a branch, in ns; 0 where nothing is known without the order of slots."""
     kept = _kept(base, branch[0])
-    return [_quick_bound_ns(kept, feasible.check(_scenario(kept, choice))) for choice in branch]
+    return [_quick_bound_ns(kept, _checked(kept, choice)) for choice in branch]
 
 
 def _quick_bound_ns(kept: _Kept, scenario: Scenario) -> int:
@@ -213,7 +238,7 @@ def _site(scenario: Scenario) -> Site:
 def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
     """The memory of a legal plan, and (`bounds`) the bound of its step in the order of its slots."""
     kept = _kept(base, choice)
-    scenario = feasible.check(_scenario(kept, choice))
+    scenario = _checked(kept, choice)
     least_bytes = first_slots_bytes(scenario, slot_kinds(scenario, kept.times), kept.times.rows.slots)
     if least_bytes > scenario.cluster.gpu.memory_bytes:
         return Examined(OUT_OF_MEMORY, least_bytes)
