@@ -19,7 +19,7 @@ import model_errors
 import numpy as np
 import pandas as pd
 import pointwise
-from table_rows import ADDS, DEEP, GRAPHS, TILES_OF, attention, gemm, machine, measured, moe
+from table_rows import ADDS, DEEP, GRAPHS, TILES_OF, Rows, attention, gemm, machine, measured, moe
 
 from simulator.calibrate.fit_profile import profile
 from simulator.calibrate.least_squares import OUTLIER, SEVERAL_LIBRARIES, Descent, Extra, fit_constants
@@ -138,13 +138,13 @@ class Task:
 
     def fit(self, rows: pd.DataFrame) -> tuple[Any, Any]:
         """Constants fitted to some of the rows."""
-        on, time = self.machine, rows.seconds.to_numpy()
+        on, time, of = self.machine, rows.seconds.to_numpy(), Rows(rows)
         start: Any = self.start
         values = (*self.cast, *self.beside.values())
         extra = Extra(np.array(values), self.beside_sigma) if values else None
         outlier = SEVERAL_LIBRARIES if self.cast and self.library == ANY and self.rows.library.nunique() > 1 else OUTLIER
         how = Descent(outlier=outlier)
-        return fit_constants(start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, extra, how)
+        return fit_constants(start, self.prior, lambda c, x: self.predict(c, on, of, x), time, extra, how)
 
     def held_out(self) -> Any:
         """Which rows cross-validation holds out."""

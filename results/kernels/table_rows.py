@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -88,44 +88,80 @@ def machine(name: str, dtype: str) -> Machine:
     return machine_of(shipped_fits.gpu(name), "fp8" if dtype.startswith("fp8") else dtype)
 
 
-def sizes(rows: pd.DataFrame, *names: str) -> list[Any]:
-    return [rows[name].to_numpy(dtype=float) for name in names]
+class Rows:
+    """Columns of rows as arrays, each made once, however often constants are tried on the rows."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+        self._made: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame | Rows) -> Rows:
+        return rows if isinstance(rows, cls) else cls(rows)  # type: ignore[arg-type]
+
+    def sizes(self, *names: str) -> list[Any]:
+        return [self._once(name, lambda name=name: self.frame[name].to_numpy(dtype=float)) for name in names]
+
+    @property
+    def op(self) -> Any:
+        return self._once("op", self.frame.op.to_numpy)
+
+    @property
+    def dtype(self) -> str:
+        """The format of all rows, which have the same."""
+        return str(self._once("dtype", lambda: self.frame.dtype.iloc[0]))
+
+    @property
+    def variant(self) -> str:
+        """The variant of the first row."""
+        return str(self._once("variant", lambda: self.frame.variant.iloc[0]))
+
+    @property
+    def adds(self) -> Any:
+        """Whether a product is added to a gradient."""
+        return self._once("adds", lambda: self.frame.variant.str.contains(ADDS).to_numpy())
+
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
 
 
 # Models of rows -------------------------------------------------------------------------------------------------------------
 
 
-def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> Any:
+def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame | Rows, extra: Any = ()) -> Any:
     """Products, and those that add to a gradient in fp32; with what was timed beside: a cast of the first operand and slow steps
     of DeepGEMM, or what an eager linear layer takes beside its product."""
-    m, n, k, batch = sizes(rows, "m", "n", "k", "batch")
-    dtype = rows.dtype.iloc[0]
-    cast, beside = (extra[:2], extra[2:]) if dtype in TILES_OF else ((), extra)
-    how = {"adds": rows.variant.str.contains(ADDS).to_numpy(), "cast": cast, "turns": turns_of(rows.variant.iloc[0])}
-    how |= {"launches": rows.launches.to_numpy()}
-    time = timed_gemm_s(c, on, (m, n, k, batch), WIDTH[dtype], **how)
+    of = Rows.of(rows)
+    m, n, k, batch = of.sizes("m", "n", "k", "batch")
+    cast, beside = (extra[:2], extra[2:]) if of.dtype in TILES_OF else ((), extra)
+    (launches,) = of.sizes("launches")
+    how = {"adds": of.adds, "cast": cast, "turns": turns_of(of.variant), "launches": launches}
+    time = timed_gemm_s(c, on, (m, n, k, batch), WIDTH[of.dtype], **how)
     if not len(beside):
         return time
-    if dtype == "fp32":
-        return time + beside[0] / US_PER_S * (rows.op == "gemm").to_numpy()
+    if of.dtype == "fp32":
+        return time + beside[0] / US_PER_S * (of.op == "gemm")
     return time + spilled_s(beside[0], on, m, n, k)
 
 
-def attention(c: AttentionConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> Any:
+def attention(c: AttentionConstants, on: Machine, rows: pd.DataFrame | Rows, extra: Any = ()) -> Any:
     """Forward, backward, or both, as the operator says; with the cache of keys that inference frameworks write before what is
     causal."""
-    what = Heads(*sizes(rows, "batch", "seq", "heads", "kv_heads", "head_dim", "causal"))
-    op = rows.op.to_numpy()
-    width = WIDTH[rows.dtype.iloc[0]]
-    how = {"element_bytes": width, "launches": rows.launches.to_numpy()}
-    time = passes_s(c, on, what, op != "attention_bwd", op != "attention_fwd", **how)
+    of = Rows.of(rows)
+    what = Heads(*of.sizes("batch", "seq", "heads", "kv_heads", "head_dim", "causal"))
+    width = WIDTH[of.dtype]
+    (launches,) = of.sizes("launches")
+    time = passes_s(c, on, what, of.op != "attention_bwd", of.op != "attention_fwd", element_bytes=width, launches=launches)
     if not len(extra):
         return time
-    queries, (cache_us, passes, *paged) = turns_queries(rows.variant.iloc[0]), extra
+    queries, (cache_us, passes, *paged) = turns_queries(of.variant), extra
     written_s = cached_s(cache_us, passes, on, what, width, queries=queries)
-    return np.where(rows.causal > 0, time * (paged[0] if paged else 1.0) + written_s, time)
+    (causal,) = of.sizes("causal")
+    return np.where(causal > 0, time * (paged[0] if paged else 1.0) + written_s, time)
 
 
-def moe(c: GemmConstants, on: Machine, rows: pd.DataFrame, _: Any = ()) -> Any:
-    m, k, n, experts, top_k = sizes(rows, "m", "k", "n", "batch", "top_k")
-    return moe_s(c, on, m, k, n, (experts, top_k), launches=rows.launches.to_numpy())
+def moe(c: GemmConstants, on: Machine, rows: pd.DataFrame | Rows, _: Any = ()) -> Any:
+    m, k, n, experts, top_k, launches = Rows.of(rows).sizes("m", "k", "n", "batch", "top_k", "launches")
+    return moe_s(c, on, m, k, n, (experts, top_k), launches=launches)

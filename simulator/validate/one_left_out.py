@@ -92,7 +92,9 @@ def named(words: str) -> str:
 
 def usable(path: Path) -> list[Row]:
     """The rows of a table that are judged."""
-    return [row for row in read(path) if named(row["gpu"]) and loop_of(row["source"], row["dtype"]).filled]
+    rows = read(path)
+    known = {words for words in {row["gpu"] for row in rows} if named(words)}
+    return [row for row in rows if row["gpu"] in known and loop_of(row["source"], row["dtype"]).filled]
 
 
 def left_out(rows: Sequence[Row], library: FitLibrary) -> Iterator[Judged]:

@@ -19,6 +19,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from ...fields import Bytes, Declared, Key, Limits, Text, Whole
@@ -63,6 +64,8 @@ finds in a machine's links, and the properties that a network plug-in reports, a
 PLATEAU_BYTES, PLATEAU, PLATEAU_VOLTA = 64, 1.4, 1.9
 """Bytes per rank and channel from which the latency of a ring over nodes grows, the factor, and the factor up to Volta."""
 
+MOST_KEPT = 1 << 14
+"""Largest number of estimates that are kept: fits ask for those of their rows again and again."""
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
 """GPU generations with separate constants in NCCL; AMD GPUs, whose library has other constants, are treated as Ampere."""
 FIRST_ARCHITECTURES, LEAST_RATES = (80, 90, 100), (200 * GB, 400 * GB, 800 * GB)
@@ -101,6 +104,7 @@ class Group:
     """Latency in us that the network plug-in reports: part of every crossing, twice with protocol Simple, which also flushes."""
 
 
+@lru_cache(maxsize=MOST_KEPT)
 def generation(architecture: str, link_bytes_per_s: float) -> str:
     """The generation whose NCCL constants apply to an architecture such as sm_90, or without an architecture to a link rate."""
     number = re.match(r"sm_?(\d{1,9})", architecture)
@@ -120,6 +124,7 @@ def is_tie(payload_bytes: float, group: Group) -> bool:
     return max(ring, tree) <= min(ring, tree) * (1 + TIE)
 
 
+@lru_cache(maxsize=MOST_KEPT)
 def nccl_estimate_s(algorithm: str, payload_bytes: float, group: Group) -> float:
     """NCCL's own estimate of the time of an algorithm with its fastest protocol; infinite for an algorithm without protocols."""
     protocols = estimates(algorithm, payload_bytes, group)

@@ -220,7 +220,8 @@ def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...
         wanted = "plain"
     if wanted in FORCED:
         return (wanted,)
-    left = (taken(replace(call, algorithm="plain" if wanted == "plain" else "auto"), inside, across),)
+    chosen = call if wanted in ("auto", "plain") else replace(call, algorithm="auto")
+    left = (taken(chosen, inside, across),)
     return (*left, "one_shot", "two_shot") if wanted in DIRECT and not far else left
 
 
