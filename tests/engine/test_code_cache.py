@@ -123,7 +123,7 @@ def test_machine_code_is_made_anew_when_any_of_its_sources_changes(tmp_path: Pat
     monkeypatch.setattr(machine_code, "__file__", str(tmp_path / "machine_code.py"))
     made_from = machine_code._made_from.__wrapped__
     assert made_from() == machine_code._made_from()
-    for source in ("event_loop.py", "fluid_rates.py", "slowed.py", "machine_code.py"):
+    for source in ("event_loop.py", "fluid_rates.py", "slowed.py", "integer_records.py", "machine_code.py"):
         before = made_from()
         (tmp_path / source).write_bytes((tmp_path / source).read_bytes() + b"\n")
         assert made_from() != before

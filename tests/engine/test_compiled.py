@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine import des
-from simulator.engine.compiled import event_loop
+from simulator.engine.compiled import event_loop, machine_code
 from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, Profile, TaskGraph
 from simulator.engine.timeline import Times
 from simulator.errors import Deadlock, UserError
+from simulator.simulation import choose_engine
 
 from .make import ONE, Build, gb_per_s, random_graph, steady
 
@@ -118,6 +119,10 @@ def test_refusals() -> None:
 
 def test_without_numba_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_loop, "INSTALLED", False)
+    monkeypatch.setattr(machine_code, "_llvm", lambda: pytest.fail("LLVM comes with numba"))
+    machine_code._made_from.cache_clear()
+    choose_engine.load()
+    assert not event_loop.is_kept()
     assert event_loop.why_not(Build().graph()) == "numba is not installed"
     with pytest.raises(UserError, match="numba is not installed"):
         event_loop.simulate(Build().graph())

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from simulator.engine.compiled import fluid_rates
 from simulator.engine.compiled.fluid_rates import UNCHANGED, Fluid, fluid_of
-from simulator.engine.compiled.machine_code import INSTALLED, jitted, records
+from simulator.engine.compiled.integer_records import records
+from simulator.engine.compiled.machine_code import INSTALLED, jitted
 from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS
 
 from .make import ONE, Build, steady

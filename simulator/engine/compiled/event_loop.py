@@ -16,9 +16,11 @@ from ..heap import simulate as simulate_on_heap
 from ..task import SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, TaskGraph
 from ..timeline import Times, deadlock
 from .fluid_rates import FREE, NEW, NOTHING, UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
-from .machine_code import INSTALLED, MachineCode, compiled, heap, push, records, remove
+from .integer_records import heap, push, records, remove
+from .machine_code import INSTALLED, MachineCode, compiled
 from .slowed import Slowed, begin, settle, slowed_of, take
 
+NOT_INSTALLED = "numba is not installed"
 LIMIT = 1 << 61
 """Upper bound on rooms, times and products of a rate and a weight."""
 
@@ -26,7 +28,7 @@ LIMIT = 1 << 61
 def why_not(graph: TaskGraph) -> str:
     """The reason why the compiled engine may not run a graph, or an empty string if the engine may."""
     if not INSTALLED:
-        return "numba is not installed"
+        return NOT_INSTALLED
     if graph.changing_speed_tasks().any():
         return "the speed of some tasks changes while they run"
     profiles = [graph.profiles[number] for number in np.unique(graph.link_profile).tolist()]
@@ -49,8 +51,9 @@ def why_not(graph: TaskGraph) -> str:
 
 
 def why_slow_to_begin() -> str:
-    """The reason why every process compiles the engine, which takes some ten seconds; empty if machine code is kept on disk."""
-    return _run.why_not_kept()
+    """The reason why every process compiles the engine, which takes some ten seconds, or cannot; empty if machine code is kept on
+    disk, or can be."""
+    return _run.why_not_kept() if INSTALLED else NOT_INSTALLED
 
 
 def is_kept() -> bool:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..task import WEIGHT_BITS, Array, TaskGraph, offsets
-from .machine_code import compiled, heap, push, records, remove
+from .integer_records import heap, push, records, remove
+from .machine_code import compiled
 
 FREE = 2**63 - 1
 """The level of a link that slows no flow."""

@@ -1,4 +1,4 @@
-"""Machine code of the compiled engine: made once by numba, kept on disk, and loaded by LLVM alone; records and a heap of these.
+"""Machine code of the compiled engine: made once by numba, kept on disk, and loaded by LLVM alone.
 
 To make the code takes numba some seconds. To import numba, and to load what a cache of its own keeps, takes 0.7 s; so the object
 code is kept here, and llvmlite loads it in 0.06 s. Its file is named after all that the code depends on: the sources in this
@@ -32,9 +32,10 @@ INSTALLED = find_spec("numba") is not None
 NO_FOLDER = "no folder for machine code can be written to: NUMBA_CACHE_DIR may name one"
 NAME = "run"
 """The name of the function in its object code."""
+INTEGER = np.dtype(np.int64)
 DIGEST_BYTES = 32
-_INTEGER = np.dtype(np.int64)
 MOST_BYTES = 1 << 24
+"""Largest size of a file of machine code, or of a source of it."""
 
 
 def compiled(function: Function) -> Function:
@@ -128,10 +129,9 @@ def jitted(function: Callable[..., Any]) -> Any:
     import numba
     from numba.extending import register_jitable
 
-    counted: Any = (
-        {"_nrt": False} if hasattr(numba.core.options.DefaultOptions, "_nrt") else {}
-    )  # compiled code makes no arrays, and
-    for part in dict.fromkeys(_parts(function)):  # counting references to them took a quarter to half of the time
+    # Compiled code makes no arrays, and counting references to them took a quarter to half of the time.
+    counted: Any = {"_nrt": False} if hasattr(numba.core.options.DefaultOptions, "_nrt") else {}
+    for part in dict.fromkeys(_parts(function)):
         register_jitable(**counted)(part)
     return numba.njit(**counted)(function)
 
@@ -216,66 +216,10 @@ def _arrays(values: Sequence[Any]) -> Iterator[Array]:
 
 def _words(array: Array) -> tuple[int, ...]:
     """An array as numba passes it, without an owner: size, size of an item, address, lengths and strides."""
-    if not array.flags.c_contiguous or {kind for kind, *_ in (array.dtype.fields or {"": [array.dtype]}).values()} != {_INTEGER}:
+    if not array.flags.c_contiguous or {kind for kind, *_ in (array.dtype.fields or {"": [array.dtype]}).values()} != {INTEGER}:
         raise InvariantBroken(f"machine code takes contiguous integers of 64 bits, and not {array.dtype}")
     return 0, 0, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides
 
 
 def _kinds(array: Array) -> list[str]:
     return ["ptr", "ptr", "i64", "i64", "ptr", *["i64"] * (2 * array.ndim)]
-
-
-def records(n: int, **columns: Any) -> Array:
-    """An array of `n` records with named integer columns."""
-    rows = np.zeros(n, dtype=[(name, np.int64) for name in columns])
-    for name, values in columns.items():
-        rows[name][: len(values) if isinstance(values, np.ndarray) else n] = values
-    return rows
-
-
-def heap(items: int) -> Array:
-    """An empty heap. Row i holds the item at place i (from 1 on), and the place and key of item i; row 0 holds the size."""
-    return records(items + 1, item=0, place=0, key=0)
-
-
-@compiled
-def push(heap: Array, item: int, key: int) -> None:
-    """Inserts an item into the heap, or changes the key of the item."""
-    row = heap[item]
-    row.key = key
-    at = row.place
-    if not at:
-        heap[0].item += 1
-        at = heap[0].item
-    _sift(heap, item, at)
-
-
-@compiled
-def remove(heap: Array, item: int) -> None:
-    """Removes an item from the heap."""
-    at = heap[item].place
-    heap[item].place = 0
-    last = heap[heap[0].item].item
-    heap[0].item -= 1
-    if last != item:
-        _sift(heap, last, at)
-
-
-@compiled
-def _sift(heap: Array, item: int, at: int) -> None:
-    """Moves an item up or down from place `at` until the heap is in order."""
-    key, size = heap[item].key, heap[0].item
-    while at > 1 and heap[heap[at >> 1].item].key > key:
-        above = heap[at >> 1].item
-        heap[at].item, heap[above].place = above, at
-        at >>= 1
-    while 2 * at <= size:
-        below = 2 * at
-        if below < size and heap[heap[below + 1].item].key < heap[heap[below].item].key:
-            below += 1
-        other = heap[below].item
-        if heap[other].key >= key:
-            break
-        heap[at].item, heap[other].place = other, at
-        at = below
-    heap[at].item, heap[item].place = item, at

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..task import CORES, FULL_SPEED, LEAST_SPEED, MEMORY, SPEED_BITS, Array, TaskGraph
-from .machine_code import compiled, push, records
+from .integer_records import push, records
+from .machine_code import compiled
 
 NOTHING = -1
 
