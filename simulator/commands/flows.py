@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ._show import json_option, long_option, print_json, print_table, progress
+
+if TYPE_CHECKING:
+    from ..study.flows import Ends
+
+
+def _as_json(case: Ends) -> dict[str, Any]:
+    flows = [{"end_s": end} for end in case.end_s]
+    return {"name": case.name, "flows": flows, **({"rounded": True} if case.rounded else {})}
 
 
 @click.command("flows", short_help="Compute when flows over shared links end.")
@@ -17,14 +26,18 @@ def command(cases: Path, long: bool, as_json: bool) -> None:
     """Compute when each flow of CASES, a JSON file, ends. Flows share links max-min fairly.
 
     The file holds {"cases": [{"name", "links": [{"capacity_Bps", "latency_s"}], "flows": [{"start_s", "size_B", "route"}]}]},
-    where a route lists links by their index.
+    where a route lists links by their index. Ends are exact. Those of a case that would take too long are computed in 64 bits by
+    the compiled engine, where it is installed, and are rounded to about a millionth.
     """
     from ..study.flows import flows
 
     with progress("solving") as expect:
         solved = flows(cases, long=long, expect=expect)
     if as_json:
-        print_json({"cases": [{"name": case.name, "flows": [{"end_s": end} for end in case.end_s]} for case in solved]})
+        print_json({"cases": [_as_json(case) for case in solved]})
         return
     rows = [[case.name, str(i), f"{end:.9g}"] for case in solved for i, end in enumerate(case.end_s)]
     print_table(["case", "flow", "end (s)"], rows, right=(1, 2))
+    for case in solved:
+        if case.rounded:
+            click.echo(f"{case.name}: ends are rounded to about a millionth; the compiled engine computed them in 64 bits")

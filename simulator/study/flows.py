@@ -2,7 +2,8 @@
 
 The solver and the engine are those of all runs. Tick and quantum are so fine that rounding is invisible in comparisons with exact
 solutions: a tick is 2^-64 of the shortest flow's time, the slowest link moves 2^64 quanta in that time, and both are finer still
-by the number of flows, each of which may round twice.
+by the number of flows, each of which may round twice. Cases that would take too long in integers of any size are counted in 64
+bits, for the compiled engine: their ends are rounded, to about a millionth.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import numpy as np
 
 from ..engine import heap
 from ..engine.rates import FREE
-from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
+from ..engine.task import UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph
 from ..errors import MOST_LISTED, Fault, UserError, did_you_mean, nearest, shown
 from ..files import check_count, parsed_json, read_bounded
+from ..simulation import choose_engine
 from ..simulation.estimated_effort import Effort, Expect, Limits, no_progress, of_flows
 
 MOST_BYTES = 2**24
@@ -31,6 +33,10 @@ MOST_VALUES = 3_000_000
 MOST_FAULTS = 1000
 """Most faults that are collected: a file with more faults usually repeats one fault."""
 PRECISION_BITS = 64
+ROUNDED_WORK_BITS, ROUNDED_RATE_BITS = 60, 31
+"""Of cases that are counted in 64 bits: what the longest flow has to move, and what the fastest link moves in a tick."""
+LEAST_TICKS, LEAST_RATE = 1 << 17, 1 << 20
+"""What the shortest flow takes at least, and the slowest link moves in a tick at least, if a case is to be counted in 64 bits."""
 KEYS = {"capacity_Bps": "5e10", "latency_s": "1e-6", "start_s": "0.5", "size_B": "1e9", "route": "[0, 1]"}
 """The keys of links and flows, with examples of their values."""
 CASE_KEYS = ("name", "desc", "links", "flows")
@@ -88,45 +94,62 @@ def most_at_once(case: Case) -> int:
     return most
 
 
-def effort_of(case: Case) -> Effort:
+def effort_of(case: Case, *, rounded: bool = False) -> Effort:
     """The estimated effort of a case, with the largest possible number of concurrent flows."""
-    return of_flows([len(set(flow.route)) for flow in case.flows], len(case.capacity_bytes_per_s), most_at_once(case))
+    routes = [len(set(flow.route)) for flow in case.flows]
+    return of_flows(routes, len(case.capacity_bytes_per_s), most_at_once(case), rounded=rounded)
 
 
-def end_times_s(case: Case) -> list[float]:
-    """Seconds at which the last byte of each flow leaves. A flow starts to move at its start plus the latencies of its links."""
-    if not case.flows:
-        return []
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What the integers of a graph of tasks count."""
+
+    ticks_per_s: Fraction
+    quanta_per_byte: Fraction
+    """Work counts these quanta, a rate counts them per tick."""
+
+    def rate(self, bytes_per_s: float) -> int:
+        return round(Fraction(bytes_per_s) * self.quanta_per_byte / self.ticks_per_s)
+
+
+def exact_scale(case: Case) -> Scale:
+    """The scale at which rounding is invisible: powers of two, so that floats are counted as they are."""
     n, slowest = len(case.flows), Fraction(min(case.capacity_bytes_per_s, default=1))
     shortest = min((end for end in map(case.uncontended_end_s, case.flows) if end), default=Fraction(1))
-    ticks_per_s = _power_of_two(n / shortest)  # a power of two, so that floats are counted as they are
-    quanta_per_byte = _power_of_two(n * ticks_per_s / slowest)  # work counts these quanta, a rate counts them per tick
-    solo = [round(case.begin_s(flow) * ticks_per_s) for flow in case.flows]
-    work = [round(Fraction(flow.size_bytes) * quanta_per_byte) if flow.route else 0 for flow in case.flows]
-    capacity = [round(Fraction(c) * quanta_per_byte / ticks_per_s) for c in case.capacity_bytes_per_s]
-    footprints = [sorted(set(flow.route)) for flow in case.flows]
-    weights = [
-        flow.route.count(link) << WEIGHT_BITS
-        for flow, footprint in zip(case.flows, footprints, strict=True)
-        for link in footprint
-    ]
-    none = np.full(n, -1)
-    graph = TaskGraph(
-        solo_ns=np.array(solo, dtype=object),
-        tail_ns=np.zeros(n, dtype=np.int64),
-        speed=none,
-        footprint=np.arange(n),
-        work=np.array(work, dtype=object),
-        cap=np.full(n, FREE >> 1, dtype=object),
-        streams=Csr.from_lists([[i] for i in range(n)]),
-        preds=Csr.from_lists([[] for _ in range(n)]),
-        footprints=Csr.from_lists(footprints),
-        footprint_weight=np.array(weights, dtype=np.int64),
-        link_profile=np.arange(len(capacity)),
-        speed_profile=np.zeros(0, dtype=np.int64),
-        profiles=tuple(Profile.constant(value) for value in capacity),
+    ticks_per_s = _power_of_two(n / shortest)
+    return Scale(ticks_per_s, _power_of_two(n * ticks_per_s / slowest))
+
+
+def rounded_scale(case: Case) -> Scale | None:
+    """The scale at which the integers of a case fit into 64 bits; None where flows or links lie too far apart for that."""
+    moving = [flow for flow in case.flows if flow.route and flow.size_bytes]
+    if not moving:
+        return None
+    longest = Fraction(max(flow.size_bytes for flow in moving))
+    quanta_per_byte = _power_of_two(1 / longest, ROUNDED_WORK_BITS - 1)
+    ticks_per_s = _power_of_two(Fraction(max(case.capacity_bytes_per_s)) * quanta_per_byte, -ROUNDED_RATE_BITS)
+    scale = Scale(ticks_per_s, quanta_per_byte)
+    shortest_s = min(case.uncontended_end_s(flow) - case.begin_s(flow) for flow in moving)
+    latest_s = max(map(case.begin_s, case.flows))
+    fits = latest_s * ticks_per_s < 1 << ROUNDED_WORK_BITS
+    return (
+        scale
+        if fits and shortest_s * ticks_per_s >= LEAST_TICKS and scale.rate(min(case.capacity_bytes_per_s)) >= LEAST_RATE
+        else None
     )
-    ends_s = [int(end) / ticks_per_s for end in heap.simulate(graph).end_ns.tolist()]
+
+
+def end_times_s(case: Case, rounded: Scale | None = None) -> list[float]:
+    """Seconds at which the last byte of each flow leaves. A flow starts to move at its start plus the latencies of its links.
+
+    With a `rounded` scale the compiled engine counts.
+    """
+    if not case.flows:
+        return []
+    scale = rounded or exact_scale(case)
+    graph = _graph(case, scale, object if rounded is None else np.int64)
+    times = heap.simulate(graph) if rounded is None else choose_engine.run(graph, "compiled")[0]
+    ends_s = [int(end) / scale.ticks_per_s for end in times.end_ns.tolist()]
     late = next((i for i, end_s in enumerate(ends_s) if end_s > LARGEST), None)
     if late is not None:
         message = f"case {case.name!r}: flow {late} ends after more than {LARGEST:.2g} s"
@@ -134,9 +157,36 @@ def end_times_s(case: Case) -> list[float]:
     return [float(end_s) for end_s in ends_s]
 
 
-def _power_of_two(least: Fraction) -> Fraction:
-    """A power of two that is about 2^PRECISION_BITS times `least`, and not less."""
-    return Fraction(2) ** (least.numerator.bit_length() - least.denominator.bit_length() + 1 + PRECISION_BITS)
+def _graph(case: Case, scale: Scale, integer: type) -> TaskGraph:
+    """The flows as tasks, each on a stream of its own, in integers of this type."""
+    n = len(case.flows)
+    footprints = [sorted(set(flow.route)) for flow in case.flows]
+    weights = [
+        flow.route.count(link) << WEIGHT_BITS
+        for flow, footprint in zip(case.flows, footprints, strict=True)
+        for link in footprint
+    ]
+    work = [round(Fraction(flow.size_bytes) * scale.quanta_per_byte) if flow.route else 0 for flow in case.flows]
+    return TaskGraph(
+        solo_ns=np.array([round(case.begin_s(flow) * scale.ticks_per_s) for flow in case.flows], dtype=integer),
+        tail_ns=np.zeros(n, dtype=np.int64),
+        speed=np.full(n, -1),
+        footprint=np.arange(n),
+        work=np.array(work, dtype=integer),
+        cap=np.full(n, FREE >> 1 if integer is object else UNCAPPED, dtype=integer),
+        streams=Csr.from_lists([[i] for i in range(n)]),
+        preds=Csr.from_lists([[] for _ in range(n)]),
+        footprints=Csr.from_lists(footprints),
+        footprint_weight=np.array(weights, dtype=np.int64),
+        link_profile=np.arange(len(case.capacity_bytes_per_s)),
+        speed_profile=np.zeros(0, dtype=np.int64),
+        profiles=tuple(Profile.constant(scale.rate(capacity)) for capacity in case.capacity_bytes_per_s),
+    )
+
+
+def _power_of_two(least: Fraction, bits: int = PRECISION_BITS) -> Fraction:
+    """A power of two that is about 2^bits times `least`: not less, and less than twice or four times as much."""
+    return Fraction(2) ** (least.numerator.bit_length() - least.denominator.bit_length() + 1 + bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +195,24 @@ class Ends:
 
     name: str
     end_s: tuple[float, ...]
+    rounded: bool = False
+    """Whether they are rounded, to about a millionth."""
 
 
 def flows(cases: str | Path | Sequence[Case], *, long: bool = False, expect: Expect = no_progress) -> list[Ends]:
-    """The end times of bare flows over bare graphs, given as cases or as a file of cases, with max-min fair sharing of links."""
+    """The end times of bare flows over bare graphs, given as cases or as a file of cases, with max-min fair sharing of links.
+
+    They are exact but for the last digits of a float. Of a case that would take longer than is done unasked, the compiled engine
+    computes ends that are rounded to about a millionth, where it is installed and the case fits into its integers.
+    """
     known = read_cases(Path(cases)) if isinstance(cases, (str, Path)) else cases
-    effort, flows = sum(map(effort_of, known), Effort()), sum(len(case.flows) for case in known)
-    Limits(long=long, expect=expect).check(effort, f"{flows:,} flows", "fewer flows")
-    return [Ends(case.name, tuple(end_times_s(case))) for case in known]
+    limits = Limits(long=long, expect=expect)
+    scales = [None if limits.holds(effort_of(case)) or limits.quickest != "compiled" else rounded_scale(case) for case in known]
+    efforts = (effort_of(case, rounded=scale is not None) for case, scale in zip(known, scales, strict=True))
+    limits.check(sum(efforts, Effort()), f"{sum(len(case.flows) for case in known):,} flows", "fewer flows")
+    return [
+        Ends(case.name, tuple(end_times_s(case, scale)), scale is not None) for case, scale in zip(known, scales, strict=True)
+    ]
 
 
 def read_cases(path: Path) -> list[Case]:

@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+import simulator as sim
+from simulator.engine.compiled import event_loop
+from simulator.simulation import estimated_effort
+
 from ..commandline import trainsim
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "flows.json"
@@ -171,3 +175,69 @@ def test_flows_over_a_clos_end_when_exact_rationals_say(leaves: int, spines: int
     ]
     assert sum(end > 1.01 * least for end, least in zip(exact, alone, strict=True)) > flows / 4, "hardly any share a link"
     assert end_times_s(file)[0] == pytest.approx([float(end) for end in exact], rel=1e-9, abs=0)
+
+
+@pytest.mark.skipif(not event_loop.INSTALLED, reason="numba, the extra 'fast', is not installed")
+@pytest.mark.parametrize(("leaves", "spines", "flows", "seed"), [(2, 1, 40, 1), (4, 2, 64, 2), (10, 8, 128, 4)])
+def test_a_case_that_takes_too_long_is_computed_in_64_bits(
+    leaves: int, spines: int, flows: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "clos.json"
+    file.write_text(json.dumps({"cases": [clos(leaves, spines, flows, seed)]}), encoding="utf-8")
+    (exact,) = sim.flows(file)
+    assert not exact.rounded
+    monkeypatch.setattr(estimated_effort, "MOST_S", 0)
+    (rounded,) = sim.flows(file, long=True)
+    assert rounded.rounded
+    assert rounded.end_s == pytest.approx(exact.end_s, rel=1e-6, abs=0)
+    assert rounded.end_s != exact.end_s
+    monkeypatch.setattr(estimated_effort, "find_spec", lambda name: None)
+    assert sim.flows(file, long=True) == [exact], "without numba nothing is rounded"
+
+
+@pytest.mark.parametrize(
+    ("links", "flows"),
+    [
+        ([5e10], [{"size_B": 1.0, "route": [0]}, {"size_B": 1e15, "route": [0]}]),
+        ([1e3, 1e15], [{"size_B": 1e9, "route": [0]}, {"size_B": 1e9, "route": [1]}]),
+        ([5e10], [{"size_B": 1e6, "route": [0]}, {"size_B": 1e6, "start_s": 1e9, "route": [0]}]),
+    ],
+    ids=["sizes far apart", "links far apart", "starts far apart"],
+)
+def test_what_64_bits_cannot_tell_apart_stays_exact(
+    links: list[float], flows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = {"links": [{"capacity_Bps": capacity} for capacity in links], "flows": flows}
+    (tmp_path / "case.json").write_text(json.dumps({"cases": [case]}), encoding="utf-8")
+    monkeypatch.setattr(estimated_effort, "MOST_S", 0)
+    (found,) = sim.flows(tmp_path / "case.json", long=True)
+    assert not found.rounded
+    assert found.end_s == pytest.approx([float(end) for end in exact_ends_s(case_of(case))], rel=1e-12, abs=0)
+
+
+def case_of(case: dict[str, Any]) -> dict[str, Any]:
+    """With what is left out stated."""
+    links = [{"latency_s": 0.0, **link} for link in case["links"]]
+    return {"links": links, "flows": [{"start_s": 0.0, **flow} for flow in case["flows"]]}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not event_loop.INSTALLED, reason="numba, the extra 'fast', is not installed")
+def test_20000_random_flows_are_not_refused(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    links = [{"capacity_Bps": draw.choice([25e9, 50e9, 100e9]), "latency_s": 1e-6} for _ in range(2000)]
+    flows = [
+        {"size_B": draw.randint(1 << 20, 1 << 28), "route": draw.sample(range(len(links)), draw.randint(2, 5))}
+        for _ in range(20_000)
+    ]
+    (tmp_path / "random.json").write_text(json.dumps({"cases": [{"links": links, "flows": flows}]}), encoding="utf-8")
+    (found,) = sim.flows(tmp_path / "random.json")
+    assert found.rounded
+    wire_s = max(
+        sum(flow["size_B"] for flow in flows if at in flow["route"]) / link["capacity_Bps"] for at, link in enumerate(links[:100])
+    )
+    assert wire_s < max(found.end_s)
+    assert all(
+        end_s > flow["size_B"] / min(links[at]["capacity_Bps"] for at in flow["route"])
+        for end_s, flow in zip(found.end_s, flows, strict=True)
+    )
