@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import json_option, long_option, print_json, print_table, progress
+from ._show import json_option, long_option, print_json, print_notes, print_table, progress
 
 if TYPE_CHECKING:
     from ..study.flows import Ends
@@ -38,6 +38,5 @@ def command(cases: Path, long: bool, as_json: bool) -> None:
         return
     rows = [[case.name, str(i), f"{end:.9g}"] for case in solved for i, end in enumerate(case.end_s)]
     print_table(["case", "flow", "end (s)"], rows, right=(1, 2))
-    for case in solved:
-        if case.rounded:
-            click.echo(f"{case.name}: ends are rounded to about a millionth; the compiled engine computed them in 64 bits")
+    rounded = [case.name for case in solved if case.rounded]
+    print_notes(f"{name}: ends are rounded to about a millionth, as the compiled engine computed them" for name in rounded)

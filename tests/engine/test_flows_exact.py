@@ -191,6 +191,8 @@ def test_a_case_that_takes_too_long_is_computed_in_64_bits(
     assert rounded.rounded
     assert rounded.end_s == pytest.approx(exact.end_s, rel=1e-6, abs=0)
     assert rounded.end_s != exact.end_s
+    assert "rounded to about a millionth" in (said := trainsim("flows", file, "--long")).out + said.err
+    assert trainsim("flows", file, "--long", "--json").record["cases"][0]["rounded"]
     monkeypatch.setattr(estimated_effort, "find_spec", lambda name: None)
     assert sim.flows(file, long=True) == [exact], "without numba nothing is rounded"
 
