@@ -24,7 +24,8 @@ FEWEST_PERIODS = 6
 SHOWN_PERIODS = 3.5
 """Number of periods that are needed to show that all state repeats itself."""
 TIMES_FILLING = 3.0
-"""How many times as long as the ranks need to fill the pipeline, periods differ at first."""
+"""How many times as long as the ranks need to fill the pipeline, periods differ at first: enough for all of 40 plans of Llama 3
+70B but zb-h1, zb-v and one 1F1B. A wrong guess costs time, never a proof."""
 WARM_UP = 4, 7, 14
 """Numbers of microbatches for each rank, before those that are shown, with which periods are looked for, in turn, after that."""
 MOST_OF_ALL = 0.7

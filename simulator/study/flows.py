@@ -37,6 +37,8 @@ ROUNDED_WORK_BITS, ROUNDED_RATE_BITS = 60, 31
 """Of cases that are counted in 64 bits: what the longest flow has to move, and what the fastest link moves in a tick."""
 LEAST_TICKS, LEAST_RATE = 1 << 17, 1 << 20
 """What the shortest flow takes at least, and the slowest link moves in a tick at least, if a case is to be counted in 64 bits."""
+LONGEST_ROUTE = 1 << 12
+"""Most links of a route in such a case, which might all be the same link."""
 KEYS = {"capacity_Bps": "5e10", "latency_s": "1e-6", "start_s": "0.5", "size_B": "1e9", "route": "[0, 1]"}
 """The keys of links and flows, with examples of their values."""
 CASE_KEYS = ("name", "desc", "links", "flows")
@@ -131,12 +133,13 @@ def rounded_scale(case: Case) -> Scale | None:
     scale = Scale(ticks_per_s, quanta_per_byte)
     shortest_s = min(case.uncontended_end_s(flow) - case.begin_s(flow) for flow in moving)
     latest_s = max(map(case.begin_s, case.flows))
-    fits = latest_s * ticks_per_s < 1 << ROUNDED_WORK_BITS
-    return (
-        scale
-        if fits and shortest_s * ticks_per_s >= LEAST_TICKS and scale.rate(min(case.capacity_bytes_per_s)) >= LEAST_RATE
-        else None
+    fits = (
+        latest_s * ticks_per_s < 1 << ROUNDED_WORK_BITS,
+        shortest_s * ticks_per_s >= LEAST_TICKS,
+        scale.rate(min(case.capacity_bytes_per_s)) >= LEAST_RATE,
+        max(len(flow.route) for flow in moving) <= LONGEST_ROUTE,
     )
+    return scale if all(fits) else None
 
 
 def end_times_s(case: Case, rounded: Scale | None = None) -> list[float]:

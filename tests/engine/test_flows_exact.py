@@ -14,6 +14,7 @@ import pytest
 import simulator as sim
 from simulator.engine.compiled import event_loop
 from simulator.simulation import estimated_effort
+from simulator.study.flows import Case, Flow, rounded_scale
 
 from ..commandline import trainsim
 
@@ -215,6 +216,11 @@ def test_what_64_bits_cannot_tell_apart_stays_exact(
     (found,) = sim.flows(tmp_path / "case.json", long=True)
     assert not found.rounded
     assert found.end_s == pytest.approx([float(end) for end in exact_ends_s(case_of(case))], rel=1e-12, abs=0)
+
+
+def test_a_route_that_crosses_one_link_too_often_for_64_bits_stays_exact() -> None:
+    assert rounded_scale(Case("often", (5e10,), (0.0,), (Flow(0.0, 1e6, (0,) * 4096),)))
+    assert not rounded_scale(Case("too often", (5e10,), (0.0,), (Flow(0.0, 1e6, (0,) * 4097),)))
 
 
 def case_of(case: dict[str, Any]) -> dict[str, Any]:
