@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from math import ceil
 from zlib import crc32
@@ -9,8 +10,14 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("house", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("house", deadline=None, max_examples=30, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand tests, once collected, are no garbage: to look through them again and again takes a tenth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -149,6 +149,7 @@ NAMES = [name.replace("/", "|") for name in HOSTILE if name.isascii() or name.is
 """A slash would make a path of it, and YAML takes no lone surrogate."""
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_runs_and_is_shown_escaped(name: str, tmp_path: Path) -> None:
     scenario = scenario_named(name, tmp_path)
@@ -228,6 +229,7 @@ def test_tables_of_a_terminal_show_markup_as_it_is(name: str) -> None:
         assert name.strip() in pairs
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_what_a_terminal_has_no_characters_for_is_escaped(encoding: str, tmp_path: Path) -> None:
     scenario = scenario_named("模型", tmp_path)

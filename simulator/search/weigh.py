@@ -28,9 +28,9 @@ from ..simulation.energy import Energy
 from ..simulation.estimated_effort import TooLong
 from ..simulation.memory_check import host_bytes, host_capacity_bytes, least_state_bytes, memory_of, slots_of
 from ..simulation.simulate import kept_prices, layout_of, prices_of, simulate_scenario, site_of
+from ..study.process_session import of_this_process
 from .bound import lower_bound
 from .first_slots import first_slots_bytes
-from .plans_session import of_this_process
 from .quick_bound import quick_bound_ns
 from .slot_rows import KeptRows
 from .slot_times import PlanSlots, SlotTimes, plan_slots, slot_kinds

@@ -29,7 +29,7 @@ TIMES_FILLING = 3.0
 WARM_UP = 4, 7, 14
 """Numbers of microbatches for each rank, before those that are shown, with which periods are looked for, in turn, after that."""
 MOST_OF_ALL = 0.7
-"""Largest part of all microbatches that it pays to simulate in place of all."""
+"""Largest part of all microbatches that it pays to simulate in place of all, in all tries together."""
 PLACES = 3
 """Number of places of a slot: by itself, or as one of a pair."""
 MOST_ROUNDS = 4
@@ -149,9 +149,10 @@ def fewer_microbatches(period: Period) -> Iterator[int]:
     left_over = shape.microbatches % period.of_all
     filling = max(begin / slots for (begin, _), slots in zip(period.parts, period.slots, strict=True))
     slack = ((times * shape.ranks * shape.splits - left_over) / period.of_all for times in WARM_UP)
-    fewest = 0
+    fewest = tried = 0
     for before in (TIMES_FILLING * filling, *slack):
         number = left_over + ceil(before + SHOWN_PERIODS) * period.of_all
-        if fewest < number < shape.microbatches * MOST_OF_ALL:
+        if fewest < number < shape.microbatches * MOST_OF_ALL - tried:
             yield number
+            tried += number
         fewest = max(fewest, number)

@@ -30,6 +30,7 @@ from ..simulation import choose_engine, estimated_effort
 from ..simulation.memory_check import memory_of
 from ..simulation.simulate import layout_of, simulate_scenario
 from ..study.pool import cores
+from ..study.process_session import of_this_process
 from ..units import GB, GIB, TFLOP
 from .report import TIER_C, Predicted
 
@@ -118,7 +119,7 @@ def _simulated(texts: Sequence[str]) -> Iterator[tuple[str, Outcome | str]]:
         return
     choose_engine.load()  # processes that are forked have it then; others load it
     with ProcessPoolExecutor(cores(), initializer=choose_engine.prepare_for_many) as pool:
-        runs = {pool.submit(_run, text): text for text in texts}
+        runs = {pool.submit(_run, text): text for text in sorted(texts)}  # scenarios of a model share what a session keeps
         try:
             yield from ((runs[run], run.result()) for run in as_completed(runs))
         finally:
@@ -129,7 +130,7 @@ def _run(text: str) -> Outcome | str:
     """The outcome of the scenario in a JSON text, or the reason of an error: errors do not pass between processes."""
     try:
         scenario = from_document(Document.of(json.loads(text)), Trust())
-        run = simulate_scenario(scenario, allow_oom=True, long=True)
+        run = simulate_scenario(scenario, allow_oom=True, long=True, session=of_this_process())
         return Outcome(
             run.metrics.step_time_s, run.step_time_interval_s[1], {kind: _fullest(kind, run.memory) for kind in ("", *MEMORY)}
         )

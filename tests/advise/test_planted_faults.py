@@ -115,14 +115,14 @@ def test_the_table_has_twenty_faults() -> None:
     assert len({fault.name for fault in FAULTS}) >= 20
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 def test_a_planted_fault_is_the_first_cause(fault: Fault) -> None:
     first = without_changes(fault.run()).losses[0]
     assert (first.cause, fault.says in first.text) == (fault.cause, True), first.text
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 def test_without_the_fault_the_first_cause_is_another(fault: Fault) -> None:
     """Or, of kernels that were too small or too many, the same cause with a smaller share."""

@@ -23,6 +23,7 @@ from ..small_scenarios import bound, scenario, small_cluster, small_model
 NAMES = sorted(catalog.files("schedules"))
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_battery(name: str) -> None:
     assert check_schedule(catalog.module("schedules", name)) > 10
@@ -39,7 +40,7 @@ def test_in_flight_bounds_are_declared_and_reached(name: str) -> None:
         check_schedule(tight)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_whole_steps_replay_like_the_event_loop(name: str, chunks: int) -> None:
@@ -68,6 +69,7 @@ def at_one(name: str) -> dict[Shape, Layout]:
     return found
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_comes_to_another_schedule_with_one_chunk_or_split_says_so(name: str) -> None:
     schedule = catalog.module("schedules", name)

@@ -174,6 +174,7 @@ FOLDED += [pytest.param(build(shape, TINY, routing="ecmp"), id=f"{shape}, hashed
 FOLDED += [pytest.param(nodes_of(kind, 2), id=f"nodes, each {kind}") for kind in INSIDES]
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("order", ["tp-pp-dp", "dp-pp-tp"])
 @pytest.mark.parametrize("cluster", FOLDED)
 def test_folded_equals_unfolded(cluster: Cluster, order: str) -> None:

@@ -46,7 +46,7 @@ def test_every_link_carries_the_same_messages(name: str, nodes: int, classes: in
     compare(cluster, gpus)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_for_any_nodes_and_places(data: st.DataObject) -> None:
     shape = data.draw(st.sampled_from(["rail-optimized", "leaf-spine", "fat-tree"]))

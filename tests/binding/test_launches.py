@@ -164,7 +164,7 @@ def test_t8_5_launches_that_are_left_out_change_no_start_and_no_end(plan: dict[s
     assert_pruning_is_exact(*(bound_with(of, host, steps=2, every=every) for every in (False, True)))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_t8_5_holds_for_kernels_of_any_length(data: st.DataObject) -> None:
     plan = PLANS[data.draw(st.sampled_from(sorted(PLANS)))]
@@ -183,7 +183,7 @@ def _random_cost(seed: int, longest_ns: int) -> KernelCost:
     return lambda kernel: known.setdefault(kernel, int(rng.integers(0, longest_ns + 1)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_t8_5_holds_for_any_program(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -350,7 +350,7 @@ def test_t8_6_waiting_for_a_launch_is_time_of_the_host() -> None:
     assert "launch overhead" not in dict(bare.summary)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("host", [EAGER, GRAPHED, SYNCED], ids=["eager", "graphed", "synced"])
 def test_t4_4_holds_with_a_host(plan: dict[str, Any], host: Host) -> None:
@@ -401,7 +401,7 @@ def unlaunched_ns(labels: Any, template: Any, host: Host) -> int:
     return sum(host.collective_ns for at in first.values() if at > hosted.max())
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.sampled_from([plan for plan in PLANS if plan.startswith("blocking")]), *[st.integers(0, 60_000)] * 2)
 def test_a_host_that_waits_for_transfers_never_shortens_a_step(plan: str, kernel_ns: int, collective_ns: int) -> None:
     """With closed collectives, as above."""
@@ -414,6 +414,7 @@ def test_a_host_that_waits_for_transfers_never_shortens_a_step(plan: str, kernel
 # Laws
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_a_host_that_takes_no_time_is_no_host(plan: dict[str, Any]) -> None:
     of = of_plan(plan)
@@ -423,7 +424,7 @@ def test_a_host_that_takes_no_time_is_no_host(plan: dict[str, Any]) -> None:
         assert_same_operations((none, timeline_of(none)), (free, timeline_of(free)))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.sampled_from(sorted(PLANS)), *[st.integers(0, 60_000)] * 4)
 def test_more_host_time_never_shortens_a_step(plan: str, kernel_ns: int, collective_ns: int, more_ns: int, yet_ns: int) -> None:
     """With closed collectives: where flows share links, a later start can leave more of them to others."""
@@ -433,6 +434,7 @@ def test_more_host_time_never_shortens_a_step(plan: str, kernel_ns: int, collect
     assert ends == sorted(ends)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_a_step_lasts_as_long_as_the_launches_of_any_rank(plan: dict[str, Any]) -> None:
     of = of_plan(plan, tokens=64)

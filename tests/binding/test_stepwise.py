@@ -39,6 +39,7 @@ def time_s(name: str, kind: str, cluster: Cluster, fidelity: str, pieces: int | 
     return time_collective(asked, bare, [size], algorithm=name, fidelity=fidelity, pieces=pieces)[0].time_s
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name, kind", ALGORITHMS)
 def test_its_messages_take_what_the_closed_form_says(name: str, kind: str) -> None:
     for n in SIZES:
@@ -72,6 +73,7 @@ LAYERED = [
 ]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("m, k", [(2, 8), (4, 4), (5, 3), (6, 1)])
 @pytest.mark.parametrize("name, kind", LAYERED)
 def test_over_nodes_too_where_all_messages_of_a_round_are_alike(name: str, kind: str, m: int, k: int) -> None:
@@ -140,6 +142,7 @@ def test_the_closed_form_in_pieces_is_that_of_the_messages(name: str, kind: str,
     assert -RATE * of_all <= of_one - of_all <= LATE
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("where", CLUSTERS)
 @pytest.mark.parametrize("name, kind", PIPELINED)
 def test_ever_finer_pieces_come_to_the_limit_as_one_over_their_number(name: str, kind: str, where: str) -> None:
@@ -205,6 +208,7 @@ def test_a_measured_time_that_is_cut_is_extrapolated() -> None:
     assert whole == alike, "one switch does all at once, in however many pieces"
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("pieces", [None, 1, 5])
 @pytest.mark.parametrize("name, kind", ALGORITHMS)
 def test_messages_are_counted_before_they_are_written(

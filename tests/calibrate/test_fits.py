@@ -137,6 +137,7 @@ def test_eager_kernels_of_two_machines_before_any_scalar(gpu: str, op: str, perc
     assert 100 * report().sources[f"{gpu}+{op}"]["median"] < percent
 
 
+@pytest.mark.slow
 def test_nearly_every_row_is_predicted_and_the_others_say_why() -> None:
     rows = report().rows
     predicted = [row for row in rows if row.predicted is not None]
@@ -145,6 +146,7 @@ def test_nearly_every_row_is_predicted_and_the_others_say_why() -> None:
     assert [row.id for row in rows] == list(range(len(rows)))
 
 
+@pytest.mark.slow
 def test_products_and_attention_of_the_whole_table() -> None:
     sources = report().sources
     for gpu in ("A100-SXM-80", "H100-SXM", "B200-SXM"):
@@ -153,6 +155,7 @@ def test_products_and_attention_of_the_whole_table() -> None:
         assert sources[f"{gpu}+moe_ffn"]["median"] < 0.12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpu", "op", "kernel", "percent"),
     [

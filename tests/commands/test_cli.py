@@ -121,6 +121,7 @@ LONG = ("demo", "search", "explain")
 """Commands that simulate for seconds."""
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in COMMANDS])
 def test_a_command_prints_text_or_one_json_value(name: str, scenario: Path, flows: Path, tmp_path: Path) -> None:
     args = ways(scenario, flows, tmp_path / "demo")[name]
@@ -178,6 +179,7 @@ OUTSIDE: dict[str, tuple[list[str], dict[str, int]]] = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", OUTSIDE)
 def test_outside_its_domain_a_schedule_names_the_nearest_legal_shape(case: str) -> None:
     options, nearest = OUTSIDE[case]

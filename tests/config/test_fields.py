@@ -341,7 +341,7 @@ def changed(base: Scenario, kind: type[Any], name: str, value: Any) -> Scenario:
     return replace(base, **{section: replace(getattr(base, section), **{name: value})})
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(("kind", "name"), FIELDS, ids=lambda part: getattr(part, "__name__", part))
 def test_no_field_is_ignored(kind: type[Any], name: str) -> None:
     assert name in CHANGES[kind], f"give {kind.__name__}.{name} a value here that must change something"

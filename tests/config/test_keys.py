@@ -66,7 +66,7 @@ def test_every_key_has_a_case_and_every_case_a_key() -> None:
     assert set(FABRIC_CASES) <= known
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("key", [key for key in CASES if key not in cases.REFUSED | cases.WITHOUT_EFFECT])
 def test_another_value_shows(key: str) -> None:
     base, other = pair(CASES[key], key)
@@ -123,6 +123,7 @@ def test_a_profile_shows(tmp_path: Path) -> None:
     assert outcome(from_mapping(profiled).simulate()) != base_outcome(json.dumps(BASE))
 
 
+@pytest.mark.slow
 def test_every_key_of_a_job_shows() -> None:
     own = {"model": {**BASE["model"], "layers": 4}, "plan": {"tp": 2}, "job": {"sequence_length": 512, "global_batch": 8}}
     entries = [{"name": name, "gpus": 8, **own} for name in ("a", "b")]
@@ -174,7 +175,7 @@ def test_another_value_of_a_fabric_shows_where_no_topology_is_given(key: str) ->
     assert theory.seconds(call, INSIDE, other) != theory.seconds(call, INSIDE, across)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("key", FABRIC_CASES)
 def test_another_value_of_a_fabric_shows(key: str, tmp_path: Path) -> None:
     case = FABRIC_CASES[key]

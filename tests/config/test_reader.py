@@ -189,7 +189,7 @@ def in_python(value: Any) -> Iterator[Declared]:
         yield from (value.model, value.plan, value.job, value.framework, value.fidelity, *value.perturb)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize(("schema", "data", "grammars"), [*cases()], ids=lambda case: getattr(case, "__name__", ""))
 def test_a_change_of_a_file_is_taken_or_told(schema: type[Declared], data: Any, grammars: Grammars) -> None:
     """Whatever somebody writes anywhere. What is taken is of the types that the dataclass declares, and right in Python."""

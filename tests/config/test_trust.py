@@ -114,6 +114,7 @@ def places(schema: type[Declared], at: tuple[str, ...] = ()) -> Iterator[tuple[s
     yield from ((*at, key) for key in schema.comments)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("code", ["mine:order", "mine.py:order", "mine:Shape"])
 def test_no_field_of_a_file_is_imported(code: str, folder: Path) -> None:
     """Whatever a field is for."""

@@ -106,6 +106,7 @@ def test_every_backward_operator_with_rows_is_judged() -> None:
     assert sum(len(one.rows) for one in passes().values()) == len(rows)
 
 
+@pytest.mark.thinned(3)
 @needs_the_table
 @pytest.mark.parametrize("name", passes())
 def test_backward_times_are_those_measured(name: str) -> None:
@@ -114,6 +115,7 @@ def test_backward_times_are_those_measured(name: str) -> None:
     assert abs(median(one.errors if one.name in PRODUCTS else one.held_out)) <= error_of(one)
 
 
+@pytest.mark.thinned(3)
 @needs_the_table
 @pytest.mark.parametrize("name", [name for name in passes() if name.split()[1] not in PRODUCTS])
 def test_held_out_sizes_are_as_far_off_as_the_report_says(name: str) -> None:

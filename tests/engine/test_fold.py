@@ -45,6 +45,7 @@ def assert_equal(skeleton: Skeleton, folded: Expansion) -> None:
     assert folded.tasks_unfolded == len(whole.graph) == task_count(skeleton)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_random_lifts_fold_to_equal_times(seed: int) -> None:
     skeleton, base_classes = random_lift(seed)

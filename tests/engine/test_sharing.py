@@ -116,13 +116,13 @@ def random_shared(rng: np.random.Generator, *, flows: bool = True, tasks: int = 
 
 
 @needs_numba
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seeds)
 def test_the_compiled_engine_slows_tasks_as_the_event_loop_does(seed: int) -> None:
     assert_equal_to_des(random_shared(np.random.default_rng(seed)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seeds)
 def test_no_task_starts_or_ends_earlier_because_tasks_are_slowed(seed: int) -> None:
     """Where nothing shares a link: a transfer that is delayed may leave its link to another one."""
@@ -132,7 +132,7 @@ def test_no_task_starts_or_ends_earlier_because_tasks_are_slowed(seed: int) -> N
     assert (slowed.end_ns >= free.end_ns).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seeds)
 def test_every_slowed_task_does_its_work_at_the_speeds_that_the_others_leave(seed: int) -> None:
     """The times, checked nanosecond by nanosecond against the definition."""
@@ -152,7 +152,7 @@ def test_every_slowed_task_does_its_work_at_the_speeds_that_the_others_leave(see
         assert speeds.sum() >= work > speeds[:-1].sum()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seeds)
 def test_what_the_order_of_a_template_rules_out_never_overlaps(seed: int) -> None:
     """Times are the same if every task that takes anything may slow every task that needs it."""

@@ -27,7 +27,7 @@ needs_numba = pytest.mark.skipif(not event_loop.INSTALLED, reason="numba, the ex
 
 
 @needs_numba
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(scenarios())
 def test_every_task_of_random_plans_starts_and_ends_as_in_the_event_loop(of: Scenario) -> None:
     """With slow GPUs, links that are slow for a while, and every rank for itself."""

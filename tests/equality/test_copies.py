@@ -99,7 +99,7 @@ def test_one_block_stands_for_all(of: Scenario, algorithm: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=600)
+@settings(max_examples=300)
 @given(replicated(), ALGORITHM)
 def test_one_block_stands_for_all_many_times(of: Scenario, algorithm: str) -> None:
     check(of, algorithm)

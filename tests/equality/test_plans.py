@@ -152,7 +152,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     return scenario(model, limited, plan, job, perturb=tuple(perturb), fidelity=fidelity, framework=framework)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(scenarios())
 def test_folded_equals_unfolded(of: Scenario) -> None:
     feasible.check(of)
@@ -160,13 +160,13 @@ def test_folded_equals_unfolded(of: Scenario) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(scenarios())
 def test_folded_equals_unfolded_many_times(of: Scenario) -> None:
     both(*bound_twice(of)).assert_equal()
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(scenarios())
 def test_replay_equals_the_event_loop_under_closed_collectives(of: Scenario) -> None:
     graph = fold(bound(of).skeleton).graph

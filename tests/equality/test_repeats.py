@@ -92,13 +92,13 @@ def test_fewer_microbatches_measure_the_same(of: Scenario) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(of_many_microbatches())
 def test_fewer_microbatches_measure_the_same_many_times(of: Scenario) -> None:
     check(of)
 
 
-def pipeline(schedule: str, overlap: str = "free", launch_s: float = 0.0, microbatches: int = 96) -> Scenario:
+def pipeline(schedule: str, overlap: str = "free", launch_s: float = 0.0, microbatches: int = 144) -> Scenario:
     """Four stages of two layers each, in two replicas."""
     splits = 2 if schedule == "seq-1f1b" else 1
     plan = sim.Plan(tp=2, pp=4, schedule=schedule, chunks=SCHEDULES[schedule], splits=splits)
@@ -107,7 +107,7 @@ def pipeline(schedule: str, overlap: str = "free", launch_s: float = 0.0, microb
     return scenario(small_model(8), small_cluster(4), plan, job, framework=framework, fidelity=fidelity)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize(
     ("schedule", "overlap", "launch"),
     [pytest.param(*of, id="-".join(of)) for of in product(SCHEDULES, ("free", "slowed"), LAUNCHES)],
@@ -120,7 +120,7 @@ def test_every_schedule_with_periods_is_measured_from_fewer_microbatches(schedul
 
 def test_what_is_shown_of_a_run_has_all_microbatches() -> None:
     few, every = measured_twice(pipeline("1f1b"))
-    assert "of 96 microbatches" in few.simulated.engine_reason
+    assert "of 144 microbatches" in few.simulated.engine_reason
     assert few.engine_timeline.tasks == every.engine_timeline.tasks
     np.testing.assert_array_equal(few.engine_timeline.times.start_ns, every.engine_timeline.times.start_ns)
     assert few.timeline.to_pandas().equals(every.timeline.to_pandas())
@@ -220,6 +220,6 @@ def test_orders_decide_what_a_period_is() -> None:
     assert period
     number = next(fewer_microbatches(period))
     shorter, foreign = (replace(each, job=replace(each.job, global_batch=2 * number)) for each in (of, other))
-    assert period.left_out(layout_of(shorter, site_of(shorter))) == (96 - number) // period.of_all
+    assert period.left_out(layout_of(shorter, site_of(shorter))) == (144 - number) // period.of_all
     assert period.left_out(layout_of(foreign, site_of(foreign))) == 0
     assert not period.left_out(layout_of(of, site_of(of)))

@@ -73,14 +73,14 @@ def check(of: Scenario, steps: int | None, *, every: bool) -> None:
         assert_equal(*pair)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(scenarios(), st.sampled_from([1, 1, 2]), st.booleans())
 def test_every_row_is_as_in_the_reference(of: Scenario, steps: int, every: bool) -> None:
     check(of, steps, every=every)
 
 
 @pytest.mark.slow
-@settings(max_examples=1500)
+@settings(max_examples=400)
 @given(scenarios(), st.sampled_from([1, 1, 2]), st.booleans())
 def test_every_row_is_as_in_the_reference_many_times(of: Scenario, steps: int, every: bool) -> None:
     check(of, steps, every=every)

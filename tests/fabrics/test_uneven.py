@@ -283,6 +283,7 @@ def drawn(n: int, seed: int) -> Matrix:
 
 
 class TestClosedForms:
+    @pytest.mark.thinned(4)
     @pytest.mark.parametrize("seed", range(3))
     @pytest.mark.parametrize("n", [2, 3, 5, 8, 12])
     @pytest.mark.parametrize("name", NAMES)
@@ -370,6 +371,7 @@ class TestPhysics:
         found = bare_s(matrix, one_node(8), name)
         assert found == pytest.approx(expected + steps(rounds_of(name, 1, 8, matrix)) * LATENCY, rel=TOLERANCE)
 
+    @pytest.mark.thinned(4)
     @pytest.mark.parametrize("name", NAMES)
     @example(case=(2, 2, np.array([[0] * 4, [0] * 4, [0] * 4, [73696, 73700, 0, 0]])))
     @example(case=(2, 2, np.array([[0] * 4, [0] * 4, [0] * 4, [10**9, 10**9, 0, 0]])))
@@ -413,6 +415,7 @@ class TestOnMeasuredLinks:
         assert hot.time_s == pytest.approx(even.time_s, rel=1e-6)
         assert (hot.provenance, even.provenance) == ("extrapolated", "interpolated")
 
+    @pytest.mark.thinned(4)
     @pytest.mark.parametrize("name", ["auto", *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES)])
     @pytest.mark.parametrize("nodes", [1, 2])
     @given(case=st.data())

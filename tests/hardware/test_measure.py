@@ -118,6 +118,7 @@ def test_classes_of_links_are_counted_by_rate() -> None:
     assert ("nic down", 264, 50 * GB) in found
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", catalog.files("clusters"))
 def test_the_command_shows_every_cluster(name: str) -> None:
     record = trainsim("topology", name, "--json").record

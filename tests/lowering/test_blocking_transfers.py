@@ -93,6 +93,7 @@ ALONE = [name for name in NAMES if name not in (*GROUPED, *PAIRED, "chimera", "s
 SHAPES = [Shape(r, m, v) for r in (2, 4) for m in (2, 8) for v in (1, 2)]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ALONE)
 def test_t1_6_behind_every_box_a_rank_waits_for_what_it_sends(name: str) -> None:
     seen = 0
@@ -243,8 +244,8 @@ def test_t1_9_what_a_pair_sends_leaves_when_both_slots_have_ended() -> None:
 @cache
 def grid(name: str, *, wide: bool) -> tuple[Shape, ...]:
     """Shapes that the schedule takes, once each as it takes them: few and many microbatches, one chunk and several."""
-    counts = (1, 2, 3, 4, 5, 7, 8, 12, 16, 24) if wide else (1, 3, 8, 12)
-    shapes = [Shape(r, m, v) for r in (2, 3, 4, 8) for m in counts for v in ((1, 2, 3, 4) if wide else (1, 2))]
+    counts = (1, 2, 4, 5, 7, 12, 16) if wide else (1, 3, 8, 12)
+    shapes = [Shape(r, m, v) for r in (2, 3, 4, 8) for m in counts for v in ((1, 2, 3) if wide else (1, 2))]
     if name == "interleaved":
         shapes += [Shape(r, m, 2, g) for r in (2, 4) for m, g in ((8, 6), (9, 5), (8, 8), (12, 5))]
     return tuple(dict.fromkeys(layout.shape for layout in taken(name, shapes)))
@@ -262,7 +263,7 @@ def assert_none_waits_for_ever(name: str, shape: Shape, **more: Any) -> None:
 SYNCED = Framework(host=HostTimes(kernel_s=2e-6, collective_s=5e-6), p2p_sync=True)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("blocks", [True, False], ids=["blocking", "overlapped"])
 def test_t1_10_no_schedule_waits_in_a_circle(name: str, blocks: bool) -> None:
@@ -271,7 +272,7 @@ def test_t1_10_no_schedule_waits_in_a_circle(name: str, blocks: bool) -> None:
         assert_none_waits_for_ever(name, shape, blocks=blocks)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_t1_10_nor_where_the_host_waits_too(name: str) -> None:
     for shape in grid(name, wide=False)[::3]:
@@ -286,14 +287,14 @@ def test_t1_10_on_a_wide_grid(name: str, more: dict[str, Any]) -> None:
         assert_none_waits_for_ever(name, shape, **more)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_t1_10_under_contention_folding_is_exact(name: str) -> None:
     shape = grid(name, wide=False)[-1]
     both(*bound_twice(of_shape(name, shape, tp=2))).assert_equal()
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(st.sampled_from(NAMES), st.data())
 def test_t1_11_blocking_moves_the_same_and_starts_nothing_earlier(name: str, data: st.DataObject) -> None:
     """Where transfers have fixed durations. Under contention one that is later may meet less traffic, and end earlier."""
@@ -344,6 +345,7 @@ def during(rows: Any, until: str, run: Run) -> Any:
     return marks
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_t1_12_blocking_exposes_more_and_adds_up_to_the_step(name: str) -> None:
     shape = grid(name, wide=False)[-1]

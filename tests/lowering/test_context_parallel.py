@@ -119,7 +119,7 @@ def seen_in_steps(cp: int, rank: int, chunk: int) -> list[tuple[int, int, int]]:
 
 
 @given(st.integers(2, 6), st.data())
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_t15_3_chunks_from_both_ends_balance_every_step_of_every_rank(cp: int, data: st.DataObject) -> None:
     rank, chunk = data.draw(st.integers(0, cp - 1)), data.draw(st.integers(1, 5))
     first, *later = seen_in_steps(cp, rank, chunk)
@@ -297,6 +297,7 @@ COMBINED: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", COMBINED)
 def test_context_parallelism_goes_with_schedules_and_frameworks(name: str) -> None:
     plan, framework, dtype = COMBINED[name]
@@ -307,6 +308,7 @@ def test_context_parallelism_goes_with_schedules_and_frameworks(name: str) -> No
     assert metrics.hfu == pytest.approx(metrics.mfu)
 
 
+@pytest.mark.slow
 def test_a_million_tokens_are_shared_by_64_ranks() -> None:
     plan = sim.Plan(tp=2, cp=64, sharding="zero1")
     run = sim.simulate(sim.model("llama3-8b"), sim.cluster("dgx-h100", nodes=16), plan, sim.Job(2**20, 1))

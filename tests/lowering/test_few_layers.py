@@ -53,7 +53,7 @@ def test_bodies_of_deep_models(of: Scenario) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(scenarios())
 def test_bodies_of_deep_models_many_times(of: Scenario) -> None:
     check_others(deep(of), Kept(1 << 20))
@@ -72,6 +72,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("framework", ["none", "megatron-core-2025", "megatron-lm-2021"])
 @pytest.mark.parametrize("name", CHANGES)
 def test_models_of_many_layers_are_lowered_with_few(name: str, framework: str) -> None:
@@ -84,6 +85,7 @@ def test_models_of_many_layers_are_lowered_with_few(name: str, framework: str) -
     assert max(layers) <= FEW + 2
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "other",
     [

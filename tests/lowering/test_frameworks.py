@@ -195,7 +195,7 @@ def test_a_summary_always_says_whose_software_it_is(framework: Framework, overla
     assert dict(run.summary)["framework"].endswith(said)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", PROFILES)
 @pytest.mark.parametrize("model", [LLAMA, GPT], ids=["llama", "gpt"])
 def test_every_profile_runs_and_takes_no_less_than_none(name: str, model: Any) -> None:
@@ -218,7 +218,7 @@ def test_none_is_no_bound_software_that_overlaps_more_is_faster_by_that() -> Non
     assert overlapped == pytest.approx(software, rel=1e-3)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name", PROFILES)
 def test_folding_is_exact_with_every_framework(name: str) -> None:
     software = sim.framework(name)

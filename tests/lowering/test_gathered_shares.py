@@ -47,6 +47,7 @@ def test_t1_13_ranks_that_hold_shares_or_send_nothing_gather_nothing(plan: dict[
     assert program_of(of(**plan)) == program_of(of(framework=Framework(), **plan))
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("schedule", "chunks"), [("interleaved", 2), ("zb-h1", 1), ("v-half", 2), ("dualpipe", 1)])
 @pytest.mark.parametrize("blocks", [True, False])
 def test_t1_13_holds_in_every_schedule_folded_or_not(schedule: str, chunks: int, blocks: bool) -> None:

@@ -48,7 +48,7 @@ def rows_of(moe: sim.Moe, ep: int = 4) -> Any:
     return drawn(chosen.model, chosen.plan, SEQ, 0)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12).filter(any), st.integers(0, 5000))
 def test_t17_17_rows_are_the_shares_of_the_copies_rounded(shares: list[int], copies: int) -> None:
     rows = apportioned(shares, copies)
@@ -127,7 +127,7 @@ def test_t17_18_a_list_says_which_experts_a_rank_holds() -> None:
     assert mirrored[0].tolist() == [128] * 4
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.permutations(range(EXPERTS)), st.sampled_from([2, 4, 8]))
 def test_t17_18_a_placement_moves_rows_and_loses_none(order: list[int], ep: int) -> None:
     placement = tuple(tuple(order[rank::ep]) for rank in range(ep))

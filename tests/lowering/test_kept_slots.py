@@ -67,12 +67,13 @@ def test_bodies_of_drawn_plans(of: Scenario) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(scenarios())
 def test_bodies_of_drawn_plans_many_times(of: Scenario) -> None:
     check_others(of, Kept(1 << 20))
 
 
+@pytest.mark.slow
 def test_plans_of_a_search_share_bodies() -> None:
     """Plans one after the other, of which most find what they need; how much is kept does not matter."""
     for most in (1 << 20, 300):

@@ -71,7 +71,7 @@ def test_t17_11_each_layer_has_its_draw_whatever_the_pipeline(name: str) -> None
     assert len(set(whole.values())) == LAYERS == len(whole)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(0, 2**32), st.integers(0, 60))
 def test_t17_11_a_draw_depends_on_the_seed_and_the_layer(seed: int, layer: int) -> None:
     """The popularity of the experts is that of the layer, however many ranks hold them."""

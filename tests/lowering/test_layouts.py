@@ -92,6 +92,7 @@ def test_t14_3_repetitions_of_megatron_are_read_like_what_they_repeat(
         assert layers_of(text, sum(whole), len(whole)) == tuple(whole)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_t14_4_embedding_and_head_run_alone_in_every_schedule(schedule: str) -> None:
     chunks = 2 if schedule in CHUNKED else 1

@@ -18,7 +18,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", CASES)
 def test_slots_that_were_lowered_before_make_the_same_program_and_memory(name: str) -> None:
     """Also where passes change steps (offloaded activations, a divided vocabulary), whose slots are lowered anew."""

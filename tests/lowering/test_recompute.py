@@ -260,6 +260,7 @@ SCORES = 5 * 16 * 256 / 1024
 """5as/h."""
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("recompute", "alone", "tensor", "sequence"),
     [
@@ -316,8 +317,9 @@ def without_and_with(recompute: Any, plan: dict[str, Any], software: tuple[str, 
     return without, recomputing
 
 
+@pytest.mark.slow
 @given(plan=PLANS, recompute=CHOICES, software=SOFTWARE)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_the_passes_of_a_layer_hold_the_same_bytes_however_they_are_divided(
     plan: dict[str, Any], recompute: Any, software: tuple[str, str]
 ) -> None:
@@ -343,7 +345,7 @@ def test_the_passes_of_a_layer_hold_the_same_bytes_however_they_are_divided(
 
 
 @given(plan=PLANS, recompute=CHOICES, software=SOFTWARE)
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=8)
 def test_recomputation_never_takes_more_memory_nor_less_time(plan: dict[str, Any], recompute: Any, software: Any) -> None:
     before, after = without_and_with(recompute, plan, software)
     kept, repeated = before.simulate(), after.simulate()

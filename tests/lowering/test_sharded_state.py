@@ -84,6 +84,7 @@ def test_t13_1_every_pass_gathers_its_units(microbatches: int, dp: int, tied: bo
         }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "recompute", ["selective", "full", sim.Recompute("full", together=2), sim.Recompute("full", early_stop=True)]
 )
@@ -293,7 +294,7 @@ PLANS: dict[str, dict[str, Any]] = {
 SOFTWARE = ["none", "megatron-core-2025", "torchtitan-2024"]
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize(("kind", "fields"), GRID, ids=str)
 def test_every_combination_runs_or_is_refused_with_a_reason(kind: Any, fields: dict[str, Any], plan: str) -> None:

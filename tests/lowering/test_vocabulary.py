@@ -208,7 +208,7 @@ def layouts(draw: st.DrawFn) -> tuple[Layout, str]:
     return with_vocabulary(lay_out(catalog.module("schedules", name), shape), scheme), scheme
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(layouts())
 def test_t18_6_every_order_is_complete_and_nobody_waits_in_a_circle(drawn: tuple[Layout, str]) -> None:
     layout, scheme = drawn

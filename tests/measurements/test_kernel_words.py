@@ -60,6 +60,7 @@ def test_a_row_is_of_the_kernels_that_validate_predicts(cells: dict[str, str]) -
     assert took_us(probe_of(row(**cells))) == pytest.approx(judged.predicted)
 
 
+@pytest.mark.slow
 def test_every_row_of_the_shared_table_is_a_kernel() -> None:
     if not SHARED.exists():
         pytest.skip("no ../shared/data here")

@@ -38,6 +38,7 @@ def per_microbatch(run: Run, stage: int) -> int:
     return run_of("naive", 1, pp=run.scenario.plan.pp).memory[stage].activations_bytes
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
 def test_activations_in_flight(microbatches: int) -> None:
     for schedule, held in (
@@ -179,7 +180,7 @@ def of_plan(plan: dict[str, Any], **more: Any) -> Scenario:
 
 
 @given(plan=PLANS, framework=st.sampled_from(["none", "megatron-lm-2021", "torchtitan-2024"]))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_the_backward_pass_of_a_microbatch_frees_what_its_forward_pass_holds(plan: dict[str, Any], framework: str) -> None:
     program = program_of(of_plan(plan, framework=sim.framework(framework)))
     for order in program.orders:
@@ -194,7 +195,7 @@ def test_the_backward_pass_of_a_microbatch_frees_what_its_forward_pass_holds(pla
 
 @given(plan=PLANS, recompute=RECOMPUTE)
 @example(plan={"schedule": "dualpipe", "pp": 4}, recompute="selective")
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 def test_the_curve_follows_every_operation_up_to_the_peak(plan: dict[str, Any], recompute: Any) -> None:
     """It rises within a forward pass and falls, layer by layer, within the backward pass that ends it."""
     run = of_plan({**plan, "recompute": recompute}).simulate()
@@ -213,7 +214,7 @@ def test_the_curve_follows_every_operation_up_to_the_peak(plan: dict[str, Any], 
     plan=PLANS, blocking=st.booleans(), sharding=st.sampled_from(["none", "zero1"]), tied=st.booleans(), rounds=st.integers(1, 4),
     recompute=RECOMPUTE,
 )  # fmt: skip
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_memory_is_known_before_lowering(
     plan: dict[str, Any], blocking: bool, sharding: str, tied: bool, rounds: int, recompute: Any
 ) -> None:

@@ -42,7 +42,7 @@ def value(item: Item) -> float:
 
 
 @given(plan=PLANS | SPREAD, recompute=RECOMPUTE, framework=st.sampled_from(["none", "megatron-lm-2021", "torchtitan-2024"]))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_t11_5_every_byte_belongs_to_an_item_whose_formula_gives_it(plan: dict[str, Any], recompute: Any, framework: str) -> None:
     chosen = sim.Plan(**plan, recompute=recompute)
     of = scenario(small_model(layers=9), small_cluster(2), chosen, sim.Job(256, 32, 1), framework=sim.framework(framework))

@@ -81,7 +81,7 @@ def test_t13_10_with_a_pipeline_parameters_and_gradients_are_held_whole() -> Non
 
 
 @given(st.integers(0, 4), st.integers(1, 4) | st.none())
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_t13_10_gathered_units_are_held_as_far_ahead_as_they_are_gathered(prefetch: int, in_flight: int | None) -> None:
     """Wide layers, one token, counted in layers in bf16: the unit in use, the units gathered ahead of it or the buffer that it is
     copied from, and the fp32 buffer of the reduce-scatter of the unit before.
@@ -99,7 +99,7 @@ def test_t13_10_gathered_units_are_held_as_far_ahead_as_they_are_gathered(prefet
     kind=st.sampled_from(["zero1", "zero2", "zero3", "fsdp"]), group=st.sampled_from([None, 1, 2, 4]),
     schedule=st.sampled_from(["1f1b", "gpipe", "zb-h1"]), tied=st.booleans(), pp=st.sampled_from([1, 2]), beside=st.booleans(),
 )  # fmt: skip
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 def test_memory_of_sharded_state_is_known_before_lowering(
     kind: Any, group: int | None, schedule: str, tied: bool, pp: int, beside: bool
 ) -> None:

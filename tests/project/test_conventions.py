@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 
 import pytest
 
@@ -27,11 +28,10 @@ TO_FILE_OR_BUFFER = {"savefig", "to_csv", "to_parquet"}
 IN_ORDER = {"list", "tuple", "enumerate", "iter", "zip", "map", "reversed"}
 
 
-def calls(module: Module) -> Iterator[tuple[ast.Call, str]]:
+@cache
+def calls(module: Module) -> tuple[tuple[ast.Call, str], ...]:
     """Every call, with the dotted name of what is called."""
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Call):
-            yield node, ast.unparse(node.func)
+    return tuple((node, ast.unparse(node.func)) for node in ast.walk(module.tree) if isinstance(node, ast.Call))
 
 
 def powers_of_ten(module: Module) -> Iterator[str]:
@@ -40,7 +40,10 @@ def powers_of_ten(module: Module) -> Iterator[str]:
         return
     for node in _unfree(module.tree):
         if isinstance(node, ast.Constant):
-            text = ast.get_source_segment(module.text, node) if isinstance(node.value, float) else None
+            large = (
+                isinstance(node.value, float) and not 0.1 <= abs(node.value) < 100
+            )  # others need not be looked for in the text
+            text = ast.get_source_segment(module.text, node) if large else None
             exponent = (text or "").lower().partition("e")[2]
             found = exponent and abs(int(exponent)) > 2
         elif isinstance(node, ast.BinOp | ast.AugAssign):
@@ -84,7 +87,7 @@ def state(module: Module) -> Iterator[str]:
     fixed |= {node.name for node in module.tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     for function in _outermost(module.tree):
         local = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)} - {"cls"}
-        local |= {name.id for node in ast.walk(function) for name in _bound(node)}
+        local |= {name.id for name in ast.walk(function) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
         for node in ast.walk(function):
             changed = _changed(node)
             if isinstance(node, ast.Global) or (changed in fixed | {"cls"} and changed not in local):

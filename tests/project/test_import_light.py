@@ -34,6 +34,7 @@ def test_using_loads_what_it_needs() -> None:
     assert "numpy" in loaded("import simulator; simulator.simulate")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("args", [["--help"], ["--version"], [], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
 def test_help_loads_nothing_heavy(args: list[str]) -> None:
     assert not loaded(f"from simulator.cli import run\nassert run({args!r}) == 0") & HEAVY

@@ -63,7 +63,7 @@ def test_docs_scenario_scripts_run(script: Path, capsys: pytest.CaptureFixture[s
     assert len(capsys.readouterr().out.splitlines()) > 2
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", sorted(catalog.files("scenarios")))
 def test_docs_scenarios_run(name: str) -> None:
     run = load(name).simulate()

@@ -165,7 +165,7 @@ def test_zb_auto_keeps_to_any_limit(shape: Shape) -> None:
 
 @pytest.mark.parametrize("name", V)
 @given(shape=shapes(2))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_v_shapes_keep_to_their_memory(name: str, shape: Shape) -> None:
     assert peak(_keeps_its_word(name, shape)) <= most_alive(name, shape.ranks)
 
@@ -202,6 +202,7 @@ TABLE_5 = {"1.5B": (0.1585, 0.0433), "6.2B": (0.1323, 0.0029), "14.6B": (0.1397,
 """Bubble rates of ZB-1p and ZB-2p at the first m of each model (arXiv 2401.10241)."""
 
 
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("model", TABLE_5)
 @pytest.mark.parametrize("limit", [1, 2])
 def test_bubble_rates_are_no_worse_than_printed(model: str, limit: int) -> None:

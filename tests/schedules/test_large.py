@@ -101,9 +101,10 @@ def durations(draw: Any, stages: int) -> Durations:
 COST_AWARE = [name for name in NAMES if getattr(catalog.module("schedules", name), "COST_AWARE", False)]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", COST_AWARE)
 @given(data=st.data(), ranks=st.integers(2, 5), microbatches=st.integers(1, 16), factor=st.floats(1e-12, 1e12))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_only_ratios_of_durations_matter(name: str, data: st.DataObject, ranks: int, microbatches: int, factor: float) -> None:
     """Whatever the unit of the durations, the order is the same; that of a search is as good."""
     schedule = catalog.module("schedules", name)

@@ -110,7 +110,7 @@ length = st.integers(1, 9).map(float)
 
 
 @needs_ortools
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data(), st.sampled_from(GOALS))
 def test_as_good_as_the_best_of_all_orders(data: st.DataObject, goal: Goal) -> None:
     """Of all: also of those that let one microbatch overtake another."""
@@ -141,8 +141,9 @@ def test_as_good_as_the_best_of_all_orders_of_more(
 # Bounds
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from(GOALS), st.sampled_from(CAPS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_list_schedule_beats_the_analytic_bound(data: st.DataObject, goal: Goal, limit: float) -> None:
     ranks, microbatches = data.draw(st.integers(2, 5)), data.draw(st.integers(1, 9))
     stages = st.tuples(*[st.integers(0, 9).map(float)] * ranks)
@@ -164,6 +165,7 @@ def test_no_list_schedule_beats_the_analytic_bound(data: st.DataObject, goal: Go
             assert end + tail[rank][kind][k] <= whole
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("durations", [UNIT, ZB_1_5B, ZB_28B], ids=["unit", "1.5B", "28.3B"])
 @pytest.mark.parametrize(("ranks", "microbatches"), [(4, 8), (8, 16), (8, 32), (16, 64)])
 def test_the_analytic_bound_settles_a_cap_of_p_alone(ranks: int, microbatches: int, durations: Durations) -> None:
@@ -178,6 +180,7 @@ def test_the_analytic_bound_settles_a_cap_of_p_alone(ranks: int, microbatches: i
 # Proofs by search
 
 
+@pytest.mark.thinned(3)
 @needs_ortools
 @pytest.mark.parametrize("goal", GOALS, ids=str)
 @pytest.mark.parametrize("limit", CAPS)

@@ -45,6 +45,7 @@ def span_and_work(model: str, name: str, chunks: int = 1) -> tuple[float, float,
     return max(got.span_per_rank), microbatches * (forward + input_gradient + weight_gradient), comm
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("model", TABLE_9)
 @pytest.mark.parametrize("name", ["1f1b", "zb_h1", "zb_h2"])
 def test_table_9_gives_table_5(model: str, name: str) -> None:

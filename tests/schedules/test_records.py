@@ -168,6 +168,7 @@ def test_every_recorded_order_has_its_metrics() -> None:
     assert compared == 249
 
 
+@pytest.mark.slow
 def test_our_orders_have_the_metrics_of_larger_points() -> None:
     """Rows up to P = 8, M = 32, whose orders are not recorded."""
     compared = 0

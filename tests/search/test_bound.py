@@ -51,7 +51,7 @@ def test_no_bound_exceeds_its_step(schedule: str, optimizer: str, blocks: bool) 
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenarios())
 def test_no_bound_exceeds_the_step_of_a_random_plan(of: Scenario) -> None:
     with suppress(SimulatorError):

@@ -79,7 +79,7 @@ def test_a_plan_that_does_not_fit_is_not_ordered(schedule: str, tp: int, chunks:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenarios())
 def test_the_first_slots_of_a_random_plan_need_no_more_than_all(of: Scenario) -> None:
     with suppress(UserError):

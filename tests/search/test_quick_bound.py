@@ -124,7 +124,7 @@ def test_times_by_few_layers_are_those_of_all_layers(of: Scenario) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenarios())
 def test_times_by_few_layers_are_those_of_all_layers_many_times(of: Scenario) -> None:
     check_few_layers(deep(of), SlotTimes())
@@ -140,7 +140,7 @@ def test_stages_of_many_layers_share_the_rows_of_few(tp: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenarios())
 def test_no_quick_bound_exceeds_the_step_of_a_random_plan(of: Scenario) -> None:
     with suppress(SimulatorError):
@@ -162,6 +162,7 @@ def test_a_schedule_has_the_kinds_of_slots_of_a_small_shape_at_every_shape(sched
     assert tried >= 3
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("framework", ["none", "megatron-core-2025"])
 def test_slots_that_plans_share_have_the_times_of_each_plan(framework: str) -> None:
     software = {"framework": sim.framework(framework)} if framework != "none" else {}

@@ -72,6 +72,7 @@ def tried(base: Base, choice: Choice) -> Measured | None:
         return None
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in SPACES])
 def test_the_best_are_those_of_all(name: str) -> None:
     scenario, space, objective = SPACES[name]
@@ -175,6 +176,7 @@ def test_a_space_in_a_file_has_its_lines(tmp_path: Path) -> None:
     assert lines == ["2", "3"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("against", ["memory", "cost", "gpus"])
 def test_a_front_is_that_of_all_plans(against: str) -> None:
     space = {"tp": [1, 2], "pp": [1, 2], "microbatch": [1], "schedule": ["1f1b"]}

@@ -75,6 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", LARGE)
 def test_large_work_is_refused_with_its_estimate(case: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
@@ -165,6 +166,7 @@ def test_messages_of_stepwise_are_in_its_estimate(monkeypatch: pytest.MonkeyPatc
     assert 0.4 / 3 < estimates[-1].seconds < 0.4 * 3
 
 
+@pytest.mark.slow
 def test_a_stepwise_run_counts_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     estimates: list[Effort] = []
     step = sim.scenario(

@@ -39,6 +39,7 @@ def test_results_are_the_same_in_a_session_and_without() -> None:
         assert list(one.kernel_costs) == list(other.kernel_costs)
 
 
+@pytest.mark.slow
 def test_what_differs_is_told_apart_in_a_session() -> None:
     session, base = sim.Session(), scenario(cluster=small_cluster(4), plan=sim.Plan(tp=2, pp=2), job=sim.Job(64, 16))
     others = [

@@ -82,7 +82,7 @@ def table(timeline: Timeline, labels: Labels, rank: int) -> pd.DataFrame:
     return pd.DataFrame(columns)[~labels.is_launch & (times.end_ns > times.start_ns)]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "plan",
     [*PLANS.values(), *(pytest.param(plan, marks=() if name == "split" else pytest.mark.slow) for name, plan in POST.items())],
@@ -114,6 +114,7 @@ def test_t3_7_nothing_is_lost_and_nothing_counted_twice(plan: dict[str, Any]) ->
         assert len(run.timeline) == len(run.timeline.to_pandas())
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("plan", POST.values(), ids=POST)
 def test_t3_4_every_rank_takes_as_long_from_step_to_step(plan: dict[str, Any]) -> None:
     of = of_plan(plan)

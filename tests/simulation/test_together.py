@@ -493,6 +493,7 @@ WITHOUT_A_THEORY = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("name, kind", WITHOUT_A_THEORY)
 def test_what_nobody_measured_pays_what_the_fabric_charges(name: str, kind: str, nodes: int) -> None:

@@ -59,6 +59,7 @@ def waits_of(network: Network) -> dict[tuple[str, ...], dict[str, float]]:
     return {wait.links: wait.waited_by_axis_s for wait in network.waits}
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("way", ["fluid", "closed", pytest.param("stepwise", marks=pytest.mark.slow), "launched"])
 @pytest.mark.parametrize("name", PLANS)
 def test_t4_7_latency_and_links_are_the_exposed_time(name: str, way: str) -> None:
@@ -175,6 +176,7 @@ def test_links_that_many_share_are_waited_for_though_each_alone_fills_others() -
     assert "dp" in waits_of(wide)["nic > leaf", "leaf > nic"]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("link", ["node1/nic2>leaf2", "leaf5>node2/nic1", "node3/gpu0>node3/nvswitch", "leaf1>spine"])
 @pytest.mark.parametrize("from_s", [0.0, 1e-9])
 @pytest.mark.parametrize("fabric", ["ideal", "ndr-ib"])
@@ -239,6 +241,7 @@ def test_the_wire_takes_the_time_or_the_library_does() -> None:
 SLOW = "node1/nic2>leaf2"
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize(("first", "last"), [(0.0, None), (0.0, 0.5), (0.25, 0.5), (0.75, None), (2.0, None)])
 def test_what_a_link_could_carry_is_what_perturbations_left_of_it(steps: int, first: float, last: float | None) -> None:

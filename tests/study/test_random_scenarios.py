@@ -49,7 +49,7 @@ def run_of(seed: int) -> sim.Run:
     return given.simulate(steps=draw.choice([None, None, None, 1, 2]))
 
 
-@pytest.mark.thinned(20)
+@pytest.mark.thinned(30)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_path_and_attribution_add_up_to_the_nanosecond(seed: int) -> None:
     run = run_of(seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -132,10 +133,16 @@ def test_a_sample_is_spread_over_each_source() -> None:
     assert rows.thinned(table, 0) == table
 
 
+@cache
+def pages_made_anew() -> dict[Path, str]:
+    pages: dict[Path, str] = made.pages(rows.read(made.PREDICTIONS))
+    return pages
+
+
 @pytest.mark.parametrize("path", made.TEXTS, ids=lambda path: path.name)
 def test_docs_accuracy_and_the_report_are_those_of_the_stored_predictions(path: Path) -> None:
     """`python results/validation/make.py` writes them anew."""
-    assert path.read_text(encoding="utf-8") == made.pages(rows.read(made.PREDICTIONS))[path]
+    assert path.read_text(encoding="utf-8") == pages_made_anew()[path]
 
 
 def test_a_row_is_told_apart_by_its_scenario() -> None:

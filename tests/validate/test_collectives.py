@@ -401,6 +401,7 @@ def predicted(asked: list[tuple[str, str]], size: int, kind: str = "all_reduce")
 # The measured table ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_measured_table() -> None:
     if not TABLE.exists():
         pytest.skip("needs the table of measured collectives, ../shared/data/collectives.csv.gz")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from simulator.config.scenario import Scenario
 from simulator.measurements.csv_tables import read
 from simulator.measurements.training_rows import scenario_of
 from simulator.simulation.simulate import simulate_scenario
+from simulator.study.process_session import ProcessSession
 from simulator.units import GB, GIB
 from simulator.validate import training
 from simulator.validate.report import compare_rows
@@ -126,6 +128,22 @@ def test_many_scenarios_are_shared_among_processes_with_the_same_result() -> Non
     together = [one.predicted for one in compare_rows(training, rows, "rows").rows]
     assert together == [compare_rows(training, [one], "rows").rows[0].predicted for one in rows]
     assert sorted(together) == together
+
+
+def test_rows_that_share_a_session_have_the_outcomes_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times, intervals and memory, of steps of many microbatches too, of which a session simulates fewer."""
+    cells: list[dict[str, Any]] = [
+        {},
+        {"pp": 4, "global_batch": 256},
+        {"pp": 2, "tp": 2, "global_batch": 128, "microbatch_size": 2},
+    ]
+    texts = [text for one in cells if isinstance(text := training._described({**ROWS[0], **row(**{**SMALL, **one})})[0], str)]
+    session = ProcessSession()
+    monkeypatch.setattr(training, "of_this_process", lambda: session)
+    shared = [training._run(text) for text in texts]
+    monkeypatch.setattr(training, "of_this_process", lambda: None)
+    assert shared == [training._run(text) for text in texts]
+    assert len({repr(one) for one in shared}) == len(cells)
 
 
 def test_rows_of_equal_scenarios_run_once(monkeypatch: pytest.MonkeyPatch) -> None:

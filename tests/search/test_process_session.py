@@ -10,10 +10,11 @@ from simulator.config import catalog
 from simulator.costs.kernels.estimator import Estimator
 from simulator.program.layout import lay_out
 from simulator.program.slot import Shape
-from simulator.search import plans_session, weigh
-from simulator.search.plans_session import PlansSession
+from simulator.search import weigh
 from simulator.search.search import base_of, choices_of
 from simulator.simulation.session import Session
+from simulator.study import process_session
+from simulator.study.process_session import ProcessSession
 
 from .test_search import FRAMEWORK
 
@@ -23,11 +24,12 @@ SPACE: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_session_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     base = base_of(FRAMEWORK)
     plans = choices_of(base, SPACE)[::3]
     legal = [plan for plan in plans if weigh.weighed(base, [plan])[0].status == weigh.LEGAL]
-    session = PlansSession()
+    session = ProcessSession()
     monkeypatch.setattr(weigh, "of_this_process", lambda: session)
     shared = [(weigh.examined(base, plan), weigh.measured(base, plan)) for plan in legal]
     monkeypatch.setattr(weigh, "of_this_process", Session)
@@ -37,15 +39,15 @@ def test_a_session_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_plans_of_a_process_share_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    plans_session.of_this_process.cache_clear()
+    process_session.of_this_process.cache_clear()
     made: list[object] = []
-    kept = PlansSession.prices
-    monkeypatch.setattr(PlansSession, "prices", lambda self, *given: made.append(self) or kept(self, *given))
+    kept = ProcessSession.prices
+    monkeypatch.setattr(ProcessSession, "prices", lambda self, *given: made.append(self) or kept(self, *given))
     base = base_of(FRAMEWORK)
     for plan in choices_of(base, {"tp": [1, 2], "pp": [1], "microbatch": [1], "recompute": ["none"]}):
         weigh.measured(base, plan)
     assert len(made) == 2
-    assert made[0] is made[1] is plans_session.of_this_process()
+    assert made[0] is made[1] is process_session.of_this_process()
 
 
 def test_plans_share_the_times_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +56,7 @@ def test_plans_share_the_times_of_kernels(monkeypatch: pytest.MonkeyPatch) -> No
     asked: list[object] = []
     estimate = Estimator.estimate
     monkeypatch.setattr(Estimator, "estimate", lambda self, kernel: asked.append(kernel) or estimate(self, kernel))
-    base, session = base_of(FRAMEWORK), PlansSession()
+    base, session = base_of(FRAMEWORK), ProcessSession()
     for plan in choices_of(base, {"tp": [1, 2], "pp": [1, 2], "microbatch": [1], "recompute": ["none"]}):
         assert weigh.weighed(base, [plan])[0].status == weigh.LEGAL
         weigh.quick_bounds_ns(base, [plan])
@@ -64,8 +66,8 @@ def test_plans_share_the_times_of_kernels(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_orders_are_kept_by_how_many_slots_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans_session, "MOST_SLOTS", 100)
-    session, schedule, made = PlansSession(), catalog.module("schedules", "1f1b"), []
+    monkeypatch.setattr(process_session, "MOST_SLOTS", 100)
+    session, schedule, made = ProcessSession(), catalog.module("schedules", "1f1b"), []
 
     def order(microbatches: int) -> None:
         shape = Shape(4, microbatches)

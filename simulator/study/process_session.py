@@ -1,8 +1,8 @@
-"""The session in which a process looks at the plans of a search: they share what one plan finds, and few orders of slots stay.
+"""The session of a process that simulates many scenarios of few models, as a search does: they share what one of them finds.
 
 A session keeps times of kernels, algorithms, routes and operations of slots; what it keeps of each is bounded
 (`simulation/session.py`). Orders of slots are by far the largest of these for plans with many microbatches, and few plans of a
-search have the same, so that they are bounded by their slots. Results are the same with a session and without one.
+search have the same, so that they are bounded by their slots here. Results are the same with a session and without one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_SLOTS = 1 << 18
 """Largest number of forward slots of all orders that a process keeps, about 100 MB: eight of 1,024 microbatches in 32 stages."""
 
 
-class PlansSession(Session):
+class ProcessSession(Session):
     """A session that keeps orders of slots by how many slots they have."""
 
     def __init__(self) -> None:
@@ -34,6 +34,6 @@ class PlansSession(Session):
 
 
 @lru_cache(maxsize=1)
-def of_this_process() -> PlansSession:
-    """The session of this process, which is that of all searches that it takes part in."""
-    return PlansSession()
+def of_this_process() -> ProcessSession:
+    """The session of this process, which is that of all searches and validations that it takes part in."""
+    return ProcessSession()
