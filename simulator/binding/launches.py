@@ -37,6 +37,10 @@ LAUNCH = Collective(name="launch", streams=(HOST,), communicator=HOST, kind="lau
 """The label of a host's rows."""
 ANY_TIME = -(1 << 62)
 """Earlier than every time."""
+NO_TIME = ANY_TIME // 2
+"""Later than `ANY_TIME` with any durations added, and earlier than every time."""
+MOST_LIFTED_NS = 1 << 61
+"""Largest number that the parts of a stream are lifted to, in ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +172,26 @@ def _earliest_starts(role: _RoleLaunches, speed: int) -> Array:
 
 
 def _raise_by_stream_order(rows: Array, role: _RoleLaunches, least_ns: Array, earliest: Array) -> None:
-    """Raises `earliest` by the order of one stream: a row starts no earlier than the rows before it can have ended."""
-    cuts = np.flatnonzero(np.diff(role.part[rows])) + 1
-    for run in np.split(rows, cuts):
-        passed = np.cumsum(least_ns[run])
-        ended = np.maximum.accumulate(np.maximum(earliest[run], role.due_ns[run]) - passed + least_ns[run]) + passed
-        earliest[run[1:]] = np.maximum(earliest[run[1:]], ended[:-1])
+    """Raises `earliest` by the order of one stream: a row starts no earlier than the rows before it can have ended.
+
+    All parts between barriers are looked at together: each is lifted above the one before, so that its maxima are its own.
+    """
+    if not len(rows):
+        return
+    starts, passed = np.maximum(earliest[rows], role.due_ns[rows]), np.cumsum(least_ns[rows])
+    known, ahead = starts > NO_TIME, starts + least_ns[rows] - passed
+    lowest = int(ahead[known].min(initial=0)) - 1
+    span = int(ahead[known].max(initial=0)) - lowest + 1
+    part = np.append(0, np.cumsum(np.diff(role.part[rows]) != 0))
+    if int(part[-1]) * span > MOST_LIFTED_NS:
+        for half in np.split(rows, [np.searchsorted(part, part[-1] // 2, side="right")]):
+            _raise_by_stream_order(half, role, least_ns, earliest)
+        return
+    highest = np.maximum.accumulate(np.where(known, ahead - lowest, 0) + part * span) - part * span
+    ended = np.where(highest > 0, highest + lowest + passed, ANY_TIME)
+    follows = np.flatnonzero(part[1:] == part[:-1])
+    behind = rows[1:][follows]
+    earliest[behind] = np.maximum(earliest[behind], ended[follows])
 
 
 def _raise_by_sends(roles: Sequence[_RoleLaunches], earliest: Sequence[Array]) -> None:

@@ -21,7 +21,11 @@ MOST_CONTRACTED = 1_200_000
 MANY_TASKS_ANEW = 2_000_000
 """Number of these tasks from which it is faster where its machine code cannot be cached, so that each use compiles."""
 ROWS_OF_STRETCH = 3
-"""Stretches are simulated, by whatever engine is there, if at least so many rows come to one."""
+"""Stretches are simulated, by the loop over a heap, if at least so many rows come to one."""
+ROWS_OF_STRETCH_LOADED = 8
+"""The same where the compiled engine is loaded already, which takes 2 us for a row, and there are at least `MANY_ROWS` of them:
+the loop over a heap takes 20 to 30 us for a stretch."""
+MANY_ROWS = 50_000
 RARELY = 50_000, 20, 100
 """Thresholds of the garbage collector of a process that simulates a great deal: it makes many tuples and few cycles."""
 MANY_TASKS_AT_ONCE = 2_000
@@ -64,6 +68,11 @@ def described(graph: TaskGraph) -> tuple[str, str]:
     if obstacle:
         return "heap", f"heap because {obstacle}"
     return "replay", "replay because nothing shares a link"
+
+
+def rows_of_stretch(rows: int) -> int:
+    """The number of rows of a stretch, of so many rows in all, from which stretches are quicker than all rows."""
+    return ROWS_OF_STRETCH_LOADED if rows >= MANY_ROWS and _is_loaded() else ROWS_OF_STRETCH
 
 
 def load() -> None:

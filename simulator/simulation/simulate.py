@@ -292,8 +292,9 @@ def _stretched(ranks: Folded, bound: Bound, engine: str, *, every: bool) -> tupl
     """The timeline by stretches, where `auto` may choose, most rows are part of one, and all tasks end."""
     if engine != "auto" or any(template.solo_ns.ndim > 1 for template in ranks.skeleton.templates):
         return None
-    least = choose_engine.ROWS_OF_STRETCH
-    found = stretched(ranks.skeleton, lambda program: bound.labels[program].interrupted, every=every, at_least=least)
+    skeleton = ranks.skeleton
+    least = choose_engine.rows_of_stretch(sum(len(skeleton.templates[number]) for number in skeleton.program.tolist()))
+    found = stretched(skeleton, lambda program: bound.labels[program].interrupted, every=every, at_least=least)
     timeline = found and stretched_timeline.run(ranks, found)
     return (timeline, *choose_engine.described(found.graph)) if found and timeline else None
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -13,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simulator as sim
+from simulator.binding import launches as binding_launches
 from simulator.binding.bind import Bound, bind
-from simulator.binding.launches import Host
+from simulator.binding.launches import ANY_TIME, MOST_LIFTED_NS, NO_TIME, Host
 from simulator.binding.stepwise import stepwise
 from simulator.config import derived
 from simulator.engine import des
@@ -422,6 +425,25 @@ def test_a_host_that_takes_no_time_is_no_host(plan: dict[str, Any]) -> None:
     for every in (False, True):
         free = bound_with(of, FREE, every=every)
         assert_same_operations((none, timeline_of(none)), (free, timeline_of(free)))
+
+
+@given(st.data(), st.sampled_from([1, 500, MOST_LIFTED_NS]))
+def test_a_row_of_a_stream_starts_when_the_rows_before_it_can_have_ended(data: st.DataObject, most_ns: int) -> None:
+    """Part by part between barriers, as one would add it up, in however many pieces the stream is looked at."""
+    parts = data.draw(st.lists(st.integers(0, 3), max_size=12).map(sorted))
+    times = [data.draw(st.lists(st.sampled_from([ANY_TIME, -40, 0, 30, 500]), min_size=n, max_size=n)) for n in [len(parts)] * 2]
+    least = data.draw(st.lists(st.integers(0, 90), min_size=len(parts), max_size=len(parts)))
+    part, earliest, due, least_ns = (np.array(column, dtype=np.int64) for column in (parts, *times, least))
+    expected, ended = earliest.copy(), ANY_TIME
+    for row in range(len(parts)):
+        ended = ended if row and parts[row] == parts[row - 1] else ANY_TIME
+        expected[row] = max(expected[row], ended)
+        ended = max(ended, int(earliest[row]), int(due[row])) + least[row]
+        ended = ended if ended > NO_TIME else ANY_TIME
+    with mock.patch.object(binding_launches, "MOST_LIFTED_NS", most_ns):
+        role = SimpleNamespace(part=part, due_ns=due)
+        binding_launches._raise_by_stream_order(np.arange(len(parts)), role, least_ns, earliest)
+    assert earliest.tolist() == expected.tolist()
 
 
 @settings(max_examples=8, deadline=None)

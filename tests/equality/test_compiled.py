@@ -96,6 +96,23 @@ def test_auto_takes_it_for_fewer_tasks_in_a_process_that_has_loaded_it(monkeypat
     assert anew.metrics == loaded.metrics
 
 
+@needs_numba
+def test_stretches_of_few_rows_are_left_to_it_where_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
+    choose_engine.load()
+    stretches = of.simulate()
+    assert stretches.engine == "heap"
+    monkeypatch.setattr(choose_engine, "MANY_ROWS", 1)
+    monkeypatch.setattr(choose_engine, "MANY_TASKS_AT_ONCE", 10)
+    assert of.simulate().engine == "heap", "as many rows come to a stretch"
+    monkeypatch.setattr(choose_engine, "ROWS_OF_STRETCH_LOADED", 1000)
+    rows = of.simulate()
+    assert rows.engine == "compiled"
+    assert rows.metrics == stretches.metrics
+    monkeypatch.setattr(event_loop, "is_loaded", lambda: False)
+    assert of.simulate().engine == "heap"
+
+
 def test_without_numba_auto_says_what_it_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_loop, "INSTALLED", False)
     monkeypatch.setattr(choose_engine, "ROWS_OF_STRETCH", 1000)
