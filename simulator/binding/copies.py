@@ -26,7 +26,7 @@ import numpy as np
 from ..collectives import Edges, Everyone, Round
 from ..engine.fold import Folded
 from ..engine.skeleton import Skeleton, task_count, turns
-from ..engine.task import Array, Profile
+from ..engine.task import Array, Profile, distinct
 from ..errors import InvariantBroken
 from ..hardware.cluster import Assembly, Cluster
 from ..plan.mesh import OF_EXPERTS, REPLICAS, Mesh
@@ -90,7 +90,7 @@ class Copies:
     @cached_property
     def nodes(self) -> Array:
         """The nodes of the first block."""
-        return np.unique(self.ranks // self.cluster.gpus_per_node)
+        return distinct(self.ranks // self.cluster.gpus_per_node)
 
     def crosses(self, c: Communicator) -> bool:
         """Whether the groups of a communicator reach across blocks."""

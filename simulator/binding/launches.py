@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.skeleton import Skeleton, Tariff
-from ..engine.task import SPEED_BITS, Array, Csr
+from ..engine.task import SPEED_BITS, Array, Csr, distinct
 from ..engine.template import Template
 from ..program.labels import Labels
 from ..program.program import COMPUTE, HOST, WAIT, AnyOp, Collective, Transfer
@@ -202,9 +202,9 @@ def _raise_by_sends(roles: Sequence[_RoleLaunches], earliest: Sequence[Array]) -
     sent: dict[int, tuple[Array, Array]] = {}
     for role, least in zip(roles, earliest, strict=True):
         starts, edges = np.maximum(least, role.due_ns), role.sends
-        sent |= {e: (starts[edges == e], role.part[edges == e]) for e in np.unique(edges[edges >= 0]).tolist()}
+        sent |= {e: (starts[edges == e], role.part[edges == e]) for e in distinct(edges[edges >= 0]).tolist()}
     for role, least in zip(roles, earliest, strict=True):
-        for edge in np.unique(role.receives[role.receives >= 0]).tolist():
+        for edge in distinct(role.receives[role.receives >= 0]).tolist():
             rows, (starts, part) = np.flatnonzero(role.receives == edge), sent[edge]
             least[rows] = np.where(part == role.part[rows], np.maximum(least[rows], starts), least[rows])
 

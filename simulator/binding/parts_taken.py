@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..costs.collectives import nccl_choice
 from ..costs.collectives.occupancy import COPY_ENGINES, Place, memory_traffic_bytes, sms
-from ..engine.task import FULL_SPEED, Array
+from ..engine.task import FULL_SPEED, Array, distinct
 from ..hardware.cluster import Cluster
 from ..program.program import OFFLOAD, UPDATE_ON_HOST, Communicator
 from ..units import GB, NS_PER_S
@@ -47,11 +45,11 @@ class Occupancy:
 
     def _place(self, gpus: Array) -> Place:
         cluster = self.cluster
-        nodes = np.unique(gpus // cluster.gpus_per_node)
+        nodes = distinct(gpus // cluster.gpus_per_node)
         generation = nccl_choice.generation(cluster.gpu.architecture, cluster.nvlink.bytes_per_s)
         links = cluster.nvlinks or round(cluster.nvlink.bytes_per_s / LINK_BYTES_PER_S[generation])
         nvlinks = 0 if cluster.inside_name.startswith("pcie") else links
         across = len(nodes) > 1 and cluster.rails > 0
-        paths = -(-len(np.unique(cluster.nic_of(gpus))) // len(nodes)) if across else 1
+        paths = -(-len(distinct(cluster.nic_of(gpus))) // len(nodes)) if across else 1
         rate = cluster.rail_bytes_per_s if across else cluster.nvlink.bytes_per_s
         return Place(len(gpus), len(nodes), generation, nvlinks, paths, rate)

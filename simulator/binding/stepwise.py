@@ -21,7 +21,7 @@ import numpy as np
 
 from ..collectives import Round, is_pipelined, windows
 from ..engine.skeleton import Expansion
-from ..engine.task import RATE_BITS, SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, Profile, TaskGraph, offsets
+from ..engine.task import RATE_BITS, SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, Profile, TaskGraph, distinct, offsets
 from ..engine.timeline import Times
 from ..program.program import Collective, Transfer
 from ..units import ns
@@ -171,7 +171,7 @@ class _Messages:
         messages = ahead + sum(len(r.edges.source) * ticks for together, ticks in cut for r in together)
         gpus, all_gpus = collective.gpus, self.site.cluster.gpus
         numbers = [np.zeros(0, dtype=np.int64), *(gpus[r.edges.source] * all_gpus + gpus[r.edges.target] for r in rounds)]
-        return messages, np.unique(np.concatenate(numbers))
+        return messages, distinct(np.concatenate(numbers))
 
     def _add_task(self, tail_ns: int, work: int, footprint: int, preds: list[int]) -> int:
         self.tail_ns.append(tail_ns)

@@ -17,7 +17,7 @@ import numpy as np
 
 from .contract import followed, only
 from .skeleton import Skeleton
-from .task import FULL_SPEED, Array, Csr, Profile
+from .task import FULL_SPEED, Array, Csr, Profile, distinct
 from .template import Merged, Template
 
 
@@ -40,7 +40,7 @@ def _merged(template: Template, group: Array) -> Template:
     row, before = template.preds.row_of, template.preds.idx
     follows = lanes.row_of[1:] == lanes.row_of[:-1]
     src, dst = np.concatenate([before, lanes.idx[:-1][follows]]), np.concatenate([row, lanes.idx[1:][follows]])
-    src, dst = np.divmod(np.unique(src * n + dst), n)
+    src, dst = np.divmod(distinct(src * n + dst), n)
     joins = only(src, dst, n) & (lane_of[src] >= 0) & (lane_of[src] == lane_of[dst]) & (group[src] == group[dst])
     (head,) = followed(n, src[joins], dst[joins])
     heads = np.flatnonzero(head == np.arange(n))

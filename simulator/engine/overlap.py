@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .task import BOTH, CORES, MEMORY, Array, Csr
+from .task import BOTH, CORES, MEMORY, Array, Csr, distinct
 
 PASSES = 3
 """Number of times that bounds are passed on along predecessors and lanes; every bound found so far is valid."""
@@ -22,7 +22,7 @@ def overlapping(preds: Csr, lanes: Csr, resource: Array, takes: Array) -> tuple[
     """
     slowed, slowing = np.zeros(len(resource), dtype=bool), np.zeros(len(resource), dtype=bool)
     needing = resource[lanes.idx] >= 0
-    on = np.unique(lanes.row_of[needing])
+    on = distinct(lanes.row_of[needing])
     if not len(on) or not takes.any():
         return np.flatnonzero(slowed), np.flatnonzero(slowing)
     if len(on) > 1:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import InvariantBroken
 from .overlap import overlapping
-from .task import Array, Csr, Profile, Sharing, TaskGraph, offsets
+from .task import Array, Csr, Profile, Sharing, TaskGraph, distinct, offsets
 from .template import Template
 
 
@@ -221,7 +221,7 @@ def _sharing(
         tasks = _tasks(skeleton, template, ranks, *bases)
         resource[tasks[:, slowed]] = template.resource[slowed]
         group[tasks[:, slowing]] = slots[template.slot[slowing]][:, ranks].T
-        for slot in np.unique(template.slot[slowing]).tolist():
+        for slot in distinct(template.slot[slowing]).tolist():
             groups.append(slots[slot, ranks])
             ranks_of_groups.append(ranks)
     resource[solo_ns == 0] = -1

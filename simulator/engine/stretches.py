@@ -22,7 +22,7 @@ import numpy as np
 from .contract import FIXED, Pieces, durations
 from .replay import with_fixed_durations
 from .skeleton import Expansion, Skeleton, expand
-from .task import BOTH, CORES, FULL_SPEED, MEMORY, SPEED_BITS, WEIGHT_BITS, Array, Csr, TaskGraph, offsets
+from .task import BOTH, CORES, FULL_SPEED, MEMORY, SPEED_BITS, WEIGHT_BITS, Array, Csr, TaskGraph, distinct, offsets
 from .template import Template
 from .timeline import Times
 
@@ -214,7 +214,7 @@ def _beside(whole: Template, takes: Array, ns: Array, cut: _Cut) -> Array:
     if whole.resource is None:
         return np.zeros(len(whole), dtype=bool)
     slows = (whole.slot >= 0) & (ns > 0) & takes[np.maximum(whole.slot, 0), whole.charge]
-    on = np.unique(whole.lanes.row_of[(whole.resource >= 0)[whole.lanes.idx]])
+    on = distinct(whole.lanes.row_of[(whole.resource >= 0)[whole.lanes.idx]])
     out: Array = slows & ((len(on) > 1) | ~cut.between)
     return out
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from ..engine.skeleton import Expansion, bases
 from ..engine.stretched_timeline import StretchedTimeline
+from ..engine.task import distinct
 from ..engine.timeline import Times
 from ..program.labels import Labels
 from ..program.program import COMPUTE
@@ -173,7 +174,7 @@ class _Inside:
         owner = np.searchsorted(expansion.own_base, pieces.task, side="right") - 1
         owner[~self.several[pieces.task]] = -1
         found: dict[int, Array] = {}
-        for which in np.unique(owner[owner >= 0]).tolist():
+        for which in distinct(owner[owner >= 0]).tolist():
             some = np.flatnonzero(owner == which)
             for number, (start_ns, end_ns) in self.intervals[which].items():
                 from_ns, until_ns = (_passed_ns(start_ns, end_ns, at) for at in (pieces.from_ns[some], pieces.until_ns[some]))

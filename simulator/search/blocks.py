@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..binding.bind import Bound
-from ..engine.task import FULL_SPEED, SPEED_BITS, Array, offsets
+from ..engine.task import FULL_SPEED, SPEED_BITS, Array, distinct, offsets
 from ..program.program import COMPUTE, END, LAST, Program, Step, Transfer, Wait
 
 UNREACHED = -(1 << 60)
@@ -163,7 +163,7 @@ def each_body_once(order: Iterable[Step]) -> tuple[Step, ...]:
 def greatest_speed(bound: Bound) -> int:
     """The greatest speed that a rank ever has."""
     skeleton = bound.skeleton
-    return int(max([FULL_SPEED, *(max(skeleton.profiles[i].value) for i in np.unique(skeleton.speed).tolist())]))
+    return int(max([FULL_SPEED, *(max(skeleton.profiles[i].value) for i in distinct(skeleton.speed).tolist())]))
 
 
 def rows_of(program: Program, bound: Bound, role: int, *, moves: bool, everywhere: bool = False) -> dict[str, Rows]:
@@ -181,12 +181,12 @@ def rows_of(program: Program, bound: Bound, role: int, *, moves: bool, everywher
     ranks = np.flatnonzero(skeleton.program == role)
     first = offsets(np.array([len(family) for family in bound.families]))
     kinds_of = {}
-    for slot in np.unique(template.slot[gangs]).tolist():
+    for slot in distinct(template.slot[gangs]).tolist():
         groups = skeleton.slots[slot, ranks]
         if everywhere:
             family = int(np.searchsorted(first, groups[0], side="right")) - 1
             groups = np.arange(first[family], first[family + 1])
-        kinds_of[slot] = np.unique(skeleton.kind[groups])
+        kinds_of[slot] = distinct(skeleton.kind[groups])
     closed_ns = _closed_ns(bound)
     for row in gangs.tolist() if moves else ():
         kinds, charge = kinds_of[int(template.slot[row])], int(template.charge[row])
@@ -235,7 +235,7 @@ def _closed_ns(bound: Bound) -> Array:
     """The uncontended time of every charge on every kind of communicator, without its tail: at the greatest rate it ever has."""
     tariff, profiles = bound.skeleton.tariff, bound.skeleton.profiles
     cap = tariff.cap.copy()
-    for index in np.unique(tariff.cap_profile[tariff.cap_profile >= 0]).tolist():
+    for index in distinct(tariff.cap_profile[tariff.cap_profile >= 0]).tolist():
         cap[tariff.cap_profile == index] = max(profiles[index].value)
     moved: Array = tariff.latency_ns + -(-tariff.work // np.maximum(cap, 1))
     return moved

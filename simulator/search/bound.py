@@ -20,7 +20,7 @@ import numpy as np
 
 from ..binding.bind import Bound, Site
 from ..config.scenario import Scenario
-from ..engine.task import WEIGHT_BITS, Array
+from ..engine.task import WEIGHT_BITS, Array, distinct
 from ..frozen import replace
 from ..program.layout import Layout
 from ..program.program import COMPUTE, PARAMETERS, Key, Program, Step
@@ -182,9 +182,9 @@ def _link_ns(program: Program, once: Program, bound: Bound) -> int:
     for role, template in enumerate(skeleton.templates):
         calls = _calls(program.orders[role], once.orders[role])[bound.labels[role].step]
         ranks = np.flatnonzero(skeleton.program == role)
-        for slot in np.unique(template.slot[template.slot >= 0]).tolist():
+        for slot in distinct(template.slot[template.slot >= 0]).tolist():
             rows = np.flatnonzero(template.slot == slot)
-            communicators = np.unique(skeleton.slots[slot, ranks])
+            communicators = distinct(skeleton.slots[slot, ranks])
             communicators = communicators[~seen[communicators]]
             seen[communicators] = True
             kind, charge = skeleton.kind[communicators][:, None], template.charge[rows][None, :]

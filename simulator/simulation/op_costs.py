@@ -13,6 +13,7 @@ import numpy as np
 from ..binding.collective_policy import BARRIER
 from ..costs.collectives.curves import Provenance as OfCollectives
 from ..costs.kernels.family import Provenance as OfKernels
+from ..engine.task import distinct
 from ..kernels import Kernel
 from ..program.program import Body, Collective, Compute, Transfer
 from ..units import show_bytes, show_s
@@ -149,7 +150,7 @@ def collective_costs(result: Result) -> OpCosts:
         communicator = program.communicators[name]
         nodes = gpus_of[name][0] // size
         if len(nodes) > 1 and kind != BARRIER:
-            calls[communicator.axis, kind, payload_bytes, len(nodes), len(np.unique(nodes))] += round(times / steps)
+            calls[communicator.axis, kind, payload_bytes, len(nodes), len(distinct(nodes))] += round(times / steps)
     rows = []
     for (axis, kind, payload_bytes, ranks, used), n in calls.items():
         spread = np.arange(ranks) * used // ranks

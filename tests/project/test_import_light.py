@@ -10,10 +10,10 @@ import pytest
 from simulator.cli import cli
 
 HEAVY = {"numpy", "pandas", "matplotlib", "networkx", "simpy", "rich", "yaml"}
-LATER = {"networkx", "pandas", "matplotlib", "rich"}
+LATER = {"networkx", "pandas", "matplotlib", "rich", "numpy.ma", "numpy.random"}
 """What a command does without if nothing is wrong with its input and it draws nothing."""
 OF_STEPS = {"simulator.simulation.simulate", "simulator.lowering.lower"}
-UNUSED = LATER | OF_STEPS | {"simpy", "importlib.metadata", "numpy.ma", "numpy.random"}
+UNUSED = LATER | OF_STEPS | {"simpy", "importlib.metadata"}
 """What a collective does without; each takes a while to load."""
 LOADED = "import sys; print(*sorted(sys.modules), file=sys.stderr)"
 COMMANDS = cli.list_commands(None)  # type: ignore[attr-defined]

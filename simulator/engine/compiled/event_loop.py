@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import UserError
 from ..heap import simulate as simulate_on_heap
-from ..task import SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, TaskGraph
+from ..task import SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, TaskGraph, distinct
 from ..timeline import Times, deadlock
 from .fluid_rates import FREE, NEW, NOTHING, UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
 from .integer_records import heap, push, records, remove
@@ -31,14 +31,14 @@ def why_not(graph: TaskGraph) -> str:
         return NOT_INSTALLED
     if graph.changing_speed_tasks().any():
         return "the speed of some tasks changes while they run"
-    profiles = [graph.profiles[number] for number in np.unique(graph.link_profile).tolist()]
+    profiles = [graph.profiles[number] for number in distinct(graph.link_profile).tolist()]
     room = max((value for profile in profiles for value in profile.value), default=0) << WEIGHT_BITS
     changing = [value for index in graph.changing_caps for value in graph.profiles[index].value]
     heaviest, lightest = (int(bound(graph.footprint_weight, initial=1 << WEIGHT_BITS)) for bound in (np.max, np.min))
     columns = (graph.cap, graph.work, graph.stretched_ns(), graph.tail_ns)
     cap, work, solo_ns, tail_ns = (int(column.max(initial=0)) for column in columns)
     if graph.sharing:
-        speeds = [graph.profiles[number].value[0] for number in np.unique(graph.speed_profile).tolist()]
+        speeds = [graph.profiles[number].value[0] for number in distinct(graph.speed_profile).tolist()]
         if not 0 < min(speeds) <= max(speeds) < 1 << 40:
             return "a speed is too low or too high"
         work = max(work, int(graph.solo_ns.max(initial=0)) << SPEED_BITS)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..task import WEIGHT_BITS, Array, TaskGraph, offsets
+from ..task import WEIGHT_BITS, Array, TaskGraph, distinct, offsets
 from .integer_records import heap, push, records, remove
 from .machine_code import compiled
 
@@ -43,7 +43,7 @@ def fluid_of(graph: TaskGraph) -> Fluid:
     np.maximum.at(most, streams_of.idx[streams_of.ptr[flowing]], graph.footprints.counts[graph.footprint[flowing]])
     first = offsets(most)
     room = np.zeros(len(graph.profiles), dtype=np.int64)
-    for number in np.unique(graph.link_profile).tolist():
+    for number in distinct(graph.link_profile).tolist():
         room[number] = graph.profiles[number].value[0] << WEIGHT_BITS
     room = room[graph.link_profile]
     return Fluid(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..task import CORES, FULL_SPEED, LEAST_SPEED, MEMORY, SPEED_BITS, Array, TaskGraph
+from ..task import CORES, FULL_SPEED, LEAST_SPEED, MEMORY, SPEED_BITS, Array, TaskGraph, distinct
 from .integer_records import push, records
 from .machine_code import compiled
 
@@ -52,7 +52,7 @@ def slowed_of(graph: TaskGraph) -> Slowed:
         memory=sharing.takes[:, MEMORY],
     )
     streams_of = graph.streams.transposed(len(graph))
-    pairs = np.unique(graph.speed[sharing.slowed] * streams + streams_of.idx[streams_of.ptr[sharing.slowed]])
+    pairs = distinct(graph.speed[sharing.slowed] * streams + streams_of.idx[streams_of.ptr[sharing.slowed]])
     first = np.searchsorted(pairs, np.arange(ranks + 1) * streams)
     rows = records(ranks + 1, first=first, full=0, cores=0, memory=0, touched=0)
     rows["full"][:ranks] = [graph.profiles[number].value[0] for number in graph.speed_profile.tolist()]

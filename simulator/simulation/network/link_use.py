@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.task import RATE_BITS, WEIGHT_BITS, Array
+from ...engine.task import RATE_BITS, WEIGHT_BITS, Array, distinct
 from ...engine.timeline import Timeline
 from ...units import NS_PER_S, seconds, show_s
 from ..result import Result
@@ -112,7 +112,7 @@ class Network(Traffic):
         (kind, names), waiting = self.kinds, self.waiting
         limits_of: dict[tuple[int, ...], list[int]] = {}
         for limit, links in enumerate(waiting.limits):
-            limits_of.setdefault(tuple(np.unique(kind[list(links)]).tolist()), []).append(limit)
+            limits_of.setdefault(tuple(distinct(kind[list(links)]).tolist()), []).append(limit)
         listed = [
             Wait(tuple(names[i] for i in kinds), waiting.mean_s(limits), waiting.full_s(limits), waiting.by_axis_s(limits))
             for kinds, limits in limits_of.items()
@@ -177,7 +177,7 @@ class Network(Traffic):
         """Footprint, by the class of its communicator -> begin and end of the movement of bytes of each turn, in nanoseconds."""
         alike, patterns, spans_ns = self.partition.communicator, self.skeleton.patterns, {}
         for communicator, moves in self._moves(set(first_of(alike).tolist())):
-            for pattern in np.unique(moves[0]).tolist():
+            for pattern in distinct(moves[0]).tolist():
                 spans_ns[int(alike[communicator] * patterns + pattern)] = moves[1:3, moves[0] == pattern]
         return spans_ns
 

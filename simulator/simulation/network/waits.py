@@ -15,7 +15,7 @@ from operator import attrgetter
 import numpy as np
 
 from ...engine.fold import refine
-from ...engine.task import Array, offsets
+from ...engine.task import Array, distinct, offsets
 from ...metrics import Observation
 from ...metrics.idle import exposed
 from ...program.program import HOST
@@ -102,7 +102,7 @@ class Waiting:
         """Group of links -> the limits that include a link of the group."""
         limits_of: dict[int, list[int]] = {}
         for limit, links in enumerate(self.limits):
-            for group in np.unique(group_of_link[list(links)]).tolist():
+            for group in distinct(group_of_link[list(links)]).tolist():
                 limits_of.setdefault(group, []).append(limit)
         return limits_of
 
@@ -112,7 +112,7 @@ def waiting(result: Result) -> Waiting:
     observed, timeline = result.observation, result.engine_timeline
     graph, times = timeline.expansion.graph, timeline.times
     pieces, axis = exposed(observed)
-    flows = np.unique(pieces.task[graph.footprint[pieces.task] >= 0])
+    flows = distinct(pieces.task[graph.footprint[pieces.task] >= 0])
     limited = limits_of_flows(graph, times, flows, uncontended=result.scenario.fidelity.collectives == "closed")
     links_of, behaviour = links_of_limits(result)
     number: dict[tuple[tuple[int, ...], bool], int] = {((), False): 0}
