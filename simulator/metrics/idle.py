@@ -321,20 +321,22 @@ def _latest(of: _Tasks, is_launch: Array) -> Array:
 def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinate: Array) -> tuple[Pieces, Array]:
     """The pieces of every gap, from its end backwards, with the state of the walk; each step of the walk is done for all gaps."""
     collective = (facts.axis >= 0) & ~facts.launch & ~facts.transfer
-    which, low, high, task, via = gaps.T
-    found = [np.zeros((5, 0), dtype=np.int64)]
-    while len(which):
-        nothing = task < 0
-        holds = (via == NORM) & ~nothing & (facts.axis[task] < 0)
-        via = np.where(holds, np.where(coordinate[which] == facts.coordinate[task], facts.dp, STAGE), via)
-        begins = np.where(nothing, low, np.maximum(low, start[np.maximum(task, 0)]))
-        lasts = high > begins
-        found.append(np.stack([which, task, begins, high, via])[:, lasts])
-        high = np.minimum(high, begins)
-        more = (high > low) & ~nothing
-        which, low, high, task, via = which[more], low[more], high[more], task[more], via[more]
-        via = np.where(collective[task] & (via == DIRECTLY), np.where(facts.norm[task], NORM, facts.axis[task]), via)
-        via = np.where(facts.transfer[task] & (via != facts.dp), STAGE, via)
-        task = latest[task]
+    first_state = np.where(collective, np.where(facts.norm, NORM, facts.axis), DIRECTLY)
+    start = np.append(start, np.iinfo(np.int64).min)  # the last entry is for walks without a task
+    walk, found = gaps.T.copy(), [np.zeros((5, 0), dtype=np.int64)]
+    while walk.shape[1]:
+        which, low, high, task, via = walk
+        held = np.flatnonzero((via == NORM) & (task >= 0))
+        held = held[facts.axis[task[held]] < 0]
+        via[held] = np.where(coordinate[which[held]] == facts.coordinate[task[held]], facts.dp, STAGE)
+        begins = np.maximum(low, start[task])
+        found.append(np.array((which, task, begins, high, via))[:, high > begins])
+        np.minimum(high, begins, out=high)
+        walk = walk[:, (high > low) & (task >= 0)]
+        task, via = walk[3:]
+        directly = np.flatnonzero(via == DIRECTLY)
+        via[directly] = first_state[task[directly]]
+        via[facts.transfer[task] & (via != facts.dp)] = STAGE
+        walk[3] = latest[task]
     *pieces, states = np.concatenate(found, axis=1)
     return Pieces(*pieces), states
