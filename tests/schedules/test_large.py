@@ -104,7 +104,7 @@ COST_AWARE = [name for name in NAMES if getattr(catalog.module("schedules", name
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", COST_AWARE)
 @given(data=st.data(), ranks=st.integers(2, 5), microbatches=st.integers(1, 16), factor=st.floats(1e-12, 1e12))
-@settings(max_examples=20)
+@settings(max_examples=40)
 def test_only_ratios_of_durations_matter(name: str, data: st.DataObject, ranks: int, microbatches: int, factor: float) -> None:
     """Whatever the unit of the durations, the order is the same; that of a search is as good."""
     schedule = catalog.module("schedules", name)
@@ -119,6 +119,7 @@ def test_only_ratios_of_durations_matter(name: str, data: st.DataObject, ranks: 
 
 
 @given(st.data(), st.integers(1, 8), st.floats(1e-12, 1e12))
+@settings(max_examples=100)
 def test_ticks_are_the_same_in_any_unit(data: st.DataObject, stages: int, factor: float) -> None:
     of = data.draw(durations(stages))
     one, other = (ticks(Shape(stages, 1, durations=d)) for d in (of, scaled(of, factor)))
