@@ -15,7 +15,7 @@ settings.load_profile("house")
 
 
 def pytest_collection_finish() -> None:
-    """Ten thousand tests, once collected, are no garbage: to look through them again and again takes a tenth of the time."""
+    """Ten thousand tests, once collected, are no garbage, and need not be looked through again and again."""
     gc.collect()
     gc.freeze()
 

@@ -1,7 +1,7 @@
 """Regenerates predicted beside measured steps of published runs.
 
 python results/validation/make.py              # the pages and pictures, from predictions.csv
-python results/validation/make.py --predict    # predictions.csv too, which takes some fifteen minutes on two cores
+python results/validation/make.py --predict    # predictions.csv too, which takes more than eight minutes on two cores
 """
 
 from __future__ import annotations

@@ -40,9 +40,7 @@ def powers_of_ten(module: Module) -> Iterator[str]:
         return
     for node in _unfree(module.tree):
         if isinstance(node, ast.Constant):
-            large = (
-                isinstance(node.value, float) and not 0.1 <= abs(node.value) < 100
-            )  # others need not be looked for in the text
+            large = isinstance(node.value, float) and not 0.1 <= abs(node.value) < 100  # others have no such exponent
             text = ast.get_source_segment(module.text, node) if large else None
             exponent = (text or "").lower().partition("e")[2]
             found = exponent and abs(int(exponent)) > 2
