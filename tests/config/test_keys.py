@@ -66,7 +66,7 @@ def test_every_key_has_a_case_and_every_case_a_key() -> None:
     assert set(FABRIC_CASES) <= known
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("key", [key for key in CASES if key not in cases.REFUSED | cases.WITHOUT_EFFECT])
 def test_another_value_shows(key: str) -> None:
     base, other = pair(CASES[key], key)

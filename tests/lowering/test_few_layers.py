@@ -72,7 +72,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("framework", ["none", "megatron-core-2025", "megatron-lm-2021"])
 @pytest.mark.parametrize("name", CHANGES)
 def test_models_of_many_layers_are_lowered_with_few(name: str, framework: str) -> None:

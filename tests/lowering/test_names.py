@@ -119,7 +119,7 @@ def of(model: dict[str, Any], plan: dict[str, Any], job: dict[str, Any], framewo
     )
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_pass_reads_the_names_of_another(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every operation gets another name behind every pass: programs, times and memory differ in names only."""

@@ -162,13 +162,14 @@ def test_a_schedule_has_the_kinds_of_slots_of_a_small_shape_at_every_shape(sched
     assert tried >= 3
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize("pipeline", [(2, "1f1b", 1), (2, "interleaved", 2), (4, "zb-v", 2)], ids=lambda of: of[1])
 @pytest.mark.parametrize("framework", ["none", "megatron-core-2025"])
-def test_slots_that_plans_share_have_the_times_of_each_plan(framework: str) -> None:
+def test_slots_that_plans_share_have_the_times_of_each_plan(framework: str, pipeline: tuple[int, str, int]) -> None:
     software = {"framework": sim.framework(framework)} if framework != "none" else {}
     overlaps = [sim.Overlap(dp=dp, pp=pp, tp=tp) for dp, pp, tp in product([None, False, True], repeat=3)]
-    shared, pipelines = SlotTimes(), [(2, "1f1b", 1), (2, "interleaved", 2), (4, "zb-v", 2)]
-    for sharding, overlap, (pp, schedule, chunks) in product(["none", "zero1"], overlaps, pipelines):
+    shared, (pp, schedule, chunks) = SlotTimes(), pipeline
+    for sharding, overlap in product(["none", "zero1"], overlaps):
         plan = sim.Plan(tp=2, pp=pp, schedule=schedule, chunks=chunks, sharding=sharding, overlap=overlap)
         of = feasible.check(scenario(plan=plan, **software))
         site = site_of(of)

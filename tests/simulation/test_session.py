@@ -25,9 +25,11 @@ PLANS = [
 ]
 
 
-def test_results_are_the_same_in_a_session_and_without() -> None:
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("batch", [16, 32])
+def test_results_are_the_same_in_a_session_and_without(batch: int) -> None:
     session = sim.Session()
-    for plan, batch in product(PLANS, (16, 32)):
+    for plan in PLANS:
         of = scenario(plan=plan, cluster=small_cluster(4), job=sim.Job(64, batch))
         with mock.patch.multiple(choose_engine, _is_loaded=lambda: False, _is_kept=lambda: False):
             one, other = simulate_scenario(of, session=session), simulate_scenario(of)
