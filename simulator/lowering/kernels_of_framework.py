@@ -12,10 +12,11 @@ from functools import partial
 
 from ..errors import InvariantBroken
 from ..frozen import replace
-from ..kernels import UNFUSED, Attention, Gemm, Kernel, Part, Rowwise, Split
+from ..kernels import FP32_BYTES, UNFUSED, Attention, Gemm, Kernel, Part, Rowwise, Split
 from ..program.program import AnyOp, Body, Compute, Program, Purpose
 from ..workload.blocks.dense import BlockOp
 from ..workload.framework import Framework, Fusion
+from .chunked_head import in_chunks, sums_of_chunks
 
 Layered = tuple[int, BlockOp]
 """(layer within the stage or -1, operator)."""
@@ -28,7 +29,6 @@ ACTIVATIONS = ("silu", "gelu", "relu", "relu2")
 GATED = "_gated"
 MASK_BYTES = 1
 """Bytes of the dropout mask per element."""
-FP32_BYTES = 4
 FUSED_MULTIPLE = 4
 """Matrices of scores, and keys, that Megatron-LM's fused softmax takes at a time."""
 
@@ -65,13 +65,15 @@ PIECES: dict[str, tuple[str, tuple[Piece, ...], tuple[Piece, ...]]] = {
 """Operator -> the field of `Fusion` that keeps the operator whole, and the forward and backward kernels of a split operator."""
 
 
-def framework_kernels(ops: Sequence[Layered], framework: Framework, tp: int = 1) -> list[Layered]:
+def framework_kernels(ops: Sequence[Layered], framework: Framework, tp: int = 1, *, chunked: bool = False) -> list[Layered]:
     """The kernels of a framework for operators in forward order; a compiler fuses all pointwise operators and reductions.
 
-    Operators are whole; `tp` is the number of ranks that will divide them.
+    Operators are whole; `tp` is the number of ranks that will divide them. With `chunked`, the head runs in chunks.
     """
-    if framework.compile:
-        framework = replace(framework, fusion=replace(framework.fusion, **dict.fromkeys(FUSED_BY_COMPILER, True)))
+    fused = FUSED_BY_COMPILER if framework.compile else ("cross_entropy",) if chunked else ()
+    if fused:
+        framework = replace(framework, fusion=replace(framework.fusion, **dict.fromkeys(fused, True)))
+    ops = list(in_chunks(ops)) if chunked else ops
     added = [(layer, new) for layer, op in ops for new in _with_bias_and_dropout(op, framework)]
     merged = _merged(added, framework.fusion)
     pieces = ((layer, op.listed, piece) for layer, op in merged for piece in _pieces(op, framework, tp))
@@ -262,16 +264,29 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework, tp: int) -> 
     ]
 
 
-def accumulate(program: Program, *, element_bytes: int, gradient_bytes: int) -> Program:
-    """A kernel after every weight gradient that reads the gradient in the job's format and adds to the accumulated gradient."""
+def accumulate(program: Program, widths: tuple[int, int], *, whole: bool, chunked: bool) -> Program:
+    """A kernel after every weight gradient that reads the gradient in the job's format and adds to the accumulated gradient.
+
+    `widths` are the bytes of both. Gradients that are computed `whole` are added only where this is asked for. Where the head is
+    `chunked`, every chunk adds its gradient to those of the others; that their sum is then added too is not counted.
+    """
+    element_bytes, gradient_bytes = widths
     moved = element_bytes + 2 * gradient_bytes
+
+    def kernels(op: Compute, gradient: Gemm) -> Iterator[tuple[str, Rowwise]]:
+        if chunked and op.layer < 0:
+            yield from ((f"{op.name}.{kernel.op}", kernel) for kernel in sums_of_chunks(gradient))
+        elif whole:
+            yield f"{op.name}.sum", Rowwise("add", gradient.m * gradient.batch, gradient.n, gradient_bytes, moved)
 
     def added(body: Body) -> Iterator[AnyOp]:
         for op in body.ops:
             yield op
             if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT and isinstance(op.kernel, Gemm):
-                kernel = Rowwise("add", op.kernel.m * op.kernel.batch, op.kernel.n, gradient_bytes, moved)
-                same = replace(op, after=(op.name,) if op.detached else None, rows_of_variants=())
-                yield replace(same, name=f"{op.name}.sum", purpose=Purpose.ACCUMULATE, kernel=kernel)
+                before = op.name
+                for name, kernel in kernels(op, op.kernel):
+                    same = replace(op, after=(before,) if op.detached else None, rows_of_variants=())
+                    yield replace(same, name=name, purpose=Purpose.ACCUMULATE, kernel=kernel)
+                    before = name
 
     return program.with_bodies(added)

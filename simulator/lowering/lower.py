@@ -38,6 +38,7 @@ from ..workload.framework import Framework, MemoryOverhead
 from ..workload.job import ELEMENT_BYTES, Job
 from ..workload.learning import learning, packed
 from ..workload.model import Model
+from .chunked_head import chunks_head
 from .iterations import between_norms, repeat
 from .kernels_of_framework import accumulate, framework_kernels
 from .passes.context_parallel import ContextParallel, context_parallel
@@ -122,8 +123,9 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
     program = quantise(program, narrow) if narrow else program
     if overlap.tp == "decomposed" and sequence and plan.tp > 1 and not job.lora:
         program = decomposed_gemms(program, plan.tp)
-    if not framework.fusion.accumulation and (sharding.reduce != "each" or dp == 1):
-        program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
+    sums, chunked = not framework.fusion.accumulation and (sharding.reduce != "each" or dp == 1), chunks_head(plan, framework)
+    if sums or chunked:
+        program = accumulate(program, (element_bytes, gradient_bytes), whole=sums, chunked=chunked)
     keeps_casts = narrow is not None and narrow.keeps_narrow_input
     program = recompute(program, plan.recomputation, keeps_casts=keeps_casts, compiled=framework.compile)
     program = _agreed(program, narrow, plan, dp) if narrow else program
@@ -266,7 +268,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
             whole = ((i, packed(op, fraction)) for i, op in _operators(model, job, stage, together, layout.shape.splits, part))
             listed = plan.recomputation.ops
             operators = [(i, replace(op, listed=True) if i >= 0 and op.name in listed else op) for i, op in whole]
-            of = framework_kernels(operators, framework, plan.tp)
+            of = framework_kernels(operators, framework, plan.tp, chunked=chunks_head(plan, framework))
             of = kernels_of_stage(of, stage, layout.shape.ranks) if layout.shares else of
             kernels[name] = learning(of, job, stage.first_layer, embedding=stage.embedding)
         names[kind, number, part] = body = f"{kind} of {name}"

@@ -33,6 +33,11 @@ class Fusion(Declared):
     bias_dropout_add: Annotated[bool, "whether bias, dropout and residual sum are one kernel"] = False
     softmax: Annotated[bool, "whether mask and softmax of unfused attention are one kernel"] = True
     cross_entropy: Annotated[bool, "whether the loss over the vocabulary is one kernel"] = True
+    linear_cross_entropy: Annotated[
+        bool,
+        "whether projection to the vocabulary and loss run in chunks of tokens, so that the logits of all tokens never exist, as "
+        "in Liger Kernel; where tensor-parallel ranks divide the vocabulary, they do not",
+    ] = False
     accumulation: Annotated[bool, "whether GEMMs add weight gradients to those of earlier microbatches themselves"] = True
     optimizer: Annotated[bool, "whether one kernel updates all parameters"] = True
 
@@ -155,7 +160,7 @@ class MemoryOverhead(Declared):
         float, Limits(ge=0, le=1), Key("fragmentation"), "memory that the allocator cannot use, over the peak of activations"
     ] = 0.0
     logit_bytes: Annotated[
-        int, Limits(ge=4, le=32), "bytes per logit at the peak of the loss, with gradients and copies, such as 12 in PyTorch"
+        int, Limits(ge=2, le=32), "bytes per logit at the peak of the loss, with gradients and copies, such as 12 in PyTorch"
     ] = 6
     tp_logit_bytes: Annotated[
         int | None, Limits(ge=4, le=32), "the same where tensor-parallel ranks divide the vocabulary, if other copies are made"

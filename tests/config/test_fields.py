@@ -240,6 +240,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "bias_dropout_add": (software(gpt=True, fusion=ADDED_BIAS), True),
         "softmax": (software(attention="unfused"), False),
         "cross_entropy": (software(), False),
+        "linear_cross_entropy": (replace(software(), plan=sim.Plan(pp=2)), True),
         "accumulation": (software(), False),
         "optimizer": (software(), False),
     },

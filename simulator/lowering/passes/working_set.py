@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...frozen import replace
-from ...kernels import FP32_BYTES, Gemm, Kernel, Part, Rowwise, Split
+from ...kernels import Gemm, Kernel, Part, Rowwise, Split
 from ...program.program import ACTIVATION, AnyOp, Body, Compute, Program, Purpose
 from ...program.slot import FORWARD, KINDS
 
@@ -74,7 +74,7 @@ def _working_bytes(op: Compute, first: Compute, sizes: Sizes, *, makes_gradient:
     kernel, gradient_bytes = op.kernel, 0.0
     if op.layer < 0 and op.split in LOSS:
         logits = kernel.rows * kernel.columns if isinstance(kernel, Rowwise) else 0
-        return logits * max(0, sizes.logit_bytes - FP32_BYTES)
+        return max(0, logits * sizes.logit_bytes - first.held_bytes)
     if op.part is Part.FORWARD:
         return max(0.0, _tensors_bytes(op, kernel) - op.held_bytes)
     if op.part is Part.WEIGHT_GRADIENT and not sizes.gradients_elsewhere and (op.split is Split.LOOKUP or makes_gradient):
