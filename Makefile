@@ -13,7 +13,7 @@ PYTEST := $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test test-slow torch soak check format bench bench-long notebooks results validation docs size
+.PHONY: help install demo test test-slow torch soak plans check format bench bench-long notebooks results validation docs size
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p' Makefile | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -31,6 +31,9 @@ test-slow: $(VENV)/.dev torch ## the slow tests: packaging, notebooks, browser, 
 
 soak: $(VENV)/.dev ## kill a thousand processes of sweeps (ARGS="--kills 100", or --minutes 30)
 	@$(PY) -m tests.durable.soak $(ARGS)
+
+plans: $(VENV)/.dev ## simulate ten thousand random plans by every engine, and compare every task (ARGS="--plans 500")
+	@$(PY) -m tests.equality.random_plans $(ARGS)
 
 torch: $(VENV)/.dev ## add the torch that reads our tables; without it those tests skip, and say so
 	@test $(VENV)/.torch -nt setup.cfg || { \

@@ -159,13 +159,6 @@ def test_folded_equals_unfolded(of: Scenario) -> None:
     both(*bound_twice(of)).assert_equal()
 
 
-@pytest.mark.slow
-@settings(max_examples=200)
-@given(scenarios())
-def test_folded_equals_unfolded_many_times(of: Scenario) -> None:
-    both(*bound_twice(of)).assert_equal()
-
-
 @settings(max_examples=20)
 @given(scenarios())
 def test_replay_equals_the_event_loop_under_closed_collectives(of: Scenario) -> None:
