@@ -8,9 +8,11 @@ from math import ceil
 from zlib import crc32
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile("house", deadline=None, max_examples=30, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("unshrunk", settings.get_profile("house"), phases=[Phase.explicit, Phase.generate])
+"""For mutations: that a test fails is enough, and no smaller example is looked for."""
 settings.load_profile("house")
 
 

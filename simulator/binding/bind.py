@@ -49,7 +49,7 @@ class Bound:
     families: tuple[Array, ...]
     """The members' GPUs of every group, family by family, in the order of the skeleton's communicators."""
     copies: Copies | None = None
-    """Where only the first block of replicas is bound, that of which all others are copies."""
+    """Where only some blocks of replicas are bound, of one of which all others are copies."""
     across: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """The communicators with members in every block."""
 
@@ -96,17 +96,19 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
 
     With `every_launch` no launch is left out, whether anything can ever wait for it or not.
     """
+    _check_ranks(site)
     return _bind(program, mesh, site, np.arange(mesh.ranks) if gpus is None else gpus, every_launch=every_launch)
 
 
 def bind_first(
     program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None, within: Callable[[int], None] = lambda gpus: None
 ) -> Bound:
-    """As `bind`, with the ranks of the first block of replicas only, where all blocks are copies of each other.
+    """As `bind`, with the ranks of one block of replicas only, where all are copies of each other, and those with a disturbance.
 
     `within` may raise for a number of GPUs to be laid out.
     """
-    copies = None if gpus is not None or site.perturbations else copies_of(program, mesh, site.cluster)
+    _check_ranks(site)
+    copies = None if gpus is not None else copies_of(program, mesh, site.cluster, site.perturbations)
     if copies:
         within(len(copies.ranks))
         with suppress(Different):  # what the description of the cluster could not tell
@@ -115,13 +117,18 @@ def bind_first(
     return bind(program, mesh, site, gpus=gpus)
 
 
+def _check_ranks(site: Site) -> None:
+    """Raises `UserError` for a perturbed rank that the cluster does not have."""
+    gpus = site.cluster.gpus
+    for p in site.perturbations:
+        if p.rank is not None and not 0 <= p.rank < gpus:
+            raise UserError(f"perturb: no rank {p.rank} among {gpus}", hint=f"ranks are 0 to {gpus - 1}")
+
+
 def _bind(
     program: Program, whole: Mesh, site: Site, gpus: Array, copies: Copies | None = None, *, every_launch: bool = False
 ) -> Bound:
     cluster, mesh = site.cluster, copies.mesh if copies else whole
-    for p in site.perturbations:
-        if p.rank is not None and not 0 <= p.rank < cluster.gpus:
-            raise UserError(f"perturb: no rank {p.rank} among {cluster.gpus}", hint=f"ranks are 0 to {cluster.gpus - 1}")
     role = roles_of_ranks(program.roles, mesh)
     templates = Templates(program, site.cost, shares=site.sms is not None)
     if copies and templates.matrices:
@@ -140,7 +147,7 @@ def _bind(
     kind, tariff = tariff_of([*families.values()], numbers, len(templates.charges))
     footprints, weight = footprints_of([*families.values()], numbers, patterns, cluster.wiring.links)
     if copies:
-        footprints, weight = _chosen(footprints, weight, (links := copies.first_links(footprints.idx)) >= 0, links)
+        footprints, weight = _chosen(footprints, weight, (links := copies.own_links(footprints.idx)) >= 0, links)
     slots = slots_of(templates.slot_names, groups, first, role)
     skeleton = Skeleton(
         templates.templates, tariff, tuple(profiles), role, speed, slots, kind, patterns, footprints, weight, link_profile,
@@ -230,9 +237,9 @@ def _links(
 ) -> tuple[Array, Array]:
     """The profile of the capacity of every link, and whether it can limit flows; new profiles are appended to `profiles`."""
     if copies:
-        capacity, limiting = copies.limiting()
-        nodes = len(copies.nodes)
-        return profiles_of(np.tile(capacity, nodes), {}, profiles), np.tile(limiting, nodes)
+        capacity, limiting = copies.limiting(changes)
+        own = copies.own_links(np.array([*changes], dtype=np.int64)).tolist()
+        return profiles_of(capacity, dict(zip(own, changes.values(), strict=True)), profiles), limiting
     link_profile = profiles_of(work_per_ns(cluster.wiring.capacity_bytes_per_s), changes, profiles)
     return link_profile, ~never_limiting(cluster.wiring, link_profile, profiles)
 

@@ -1,11 +1,12 @@
 """Copies: blocks of replicas that differ only in where they stand, of which one is bound and simulated for all.
 
 Data-parallel replicas run the same program. Where blocks of replicas fill whole nodes, each block is the first one moved by a
-number of nodes. Nodes differ in nothing but their pod, so all blocks act at the same times, and only the first is laid out: its
-ranks, its groups, and of the groups that reach across blocks the members in it. This is a fold (`engine/fold.py`) by the movement
-from block to block. It is proven here from the descriptions of mesh and cluster, however many ranks there are:
+number of nodes. Nodes differ in nothing but their pod, so all blocks act at the same times, and only one is laid out: its ranks,
+its groups, and of the groups that reach across blocks the members in it. Blocks with a disturbed rank or link are laid out too,
+beside one that stands for all others. This is a fold (`engine/fold.py`) by movements from block to block. It is proven here from
+the descriptions of mesh and cluster, however many ranks there are:
 
-- the program of a rank does not depend on its replica, and without disturbances neither do speeds and capacities;
+- the program of a rank does not depend on its replica, and outside the disturbed blocks neither do speeds and capacities;
 - a group lies within one block, or has members in every block; blocks have the same local GPUs, and their nodes are shared
   between pods in the same way; what a link inside a node or a route between nodes is like depends on nothing else;
 - no link between switches can ever limit a flow, so that blocks meet nowhere but on the links of nodes and NICs;
@@ -14,7 +15,7 @@ from block to block. It is proven here from the descriptions of mesh and cluster
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import lcm, prod
@@ -33,8 +34,11 @@ from ..plan.mesh import OF_EXPERTS, REPLICAS, Mesh
 from ..program.program import Communicator, Program
 from .communicators import Family, Placed
 from .limiting import never_limiting, work_per_ns
+from .perturb import Perturbation, profiles_of
 from .uncontended import RoundTimes, Routed
 
+UNCHANGED = -1
+"""In place of the number of a node: any node whose links have their usual capacities."""
 PARTS_OF_LOAD = 1 << 20
 """Loads of links are compared in this part of the load of one edge."""
 
@@ -49,8 +53,26 @@ class Copies:
 
     cluster: Cluster
     whole: Mesh
-    mesh: Mesh
+    block: Mesh
     """The mesh of the ranks of one block, numbered as in the whole mesh."""
+    disturbed: tuple[int, ...] = ()
+    """The numbers of the blocks with a disturbance."""
+
+    @cached_property
+    def kept(self) -> tuple[int, ...]:
+        """The numbers of the blocks that are laid out, in their order: the disturbed ones, and the first of all others, which are
+        its copies. So classes of ranks and groups come in the order in which they come where all are laid out."""
+        return tuple(sorted((*self.disturbed, self.example_block)))
+
+    @cached_property
+    def example_block(self) -> int:
+        """The number of the first block without a disturbance."""
+        return next(number for number in range(self.count) if number not in self.disturbed)
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """The mesh of the ranks of the blocks that are laid out, numbered as in the whole mesh."""
+        return _shortened(self.whole, self.shift * len(self.kept))
 
     @cached_property
     def assembly(self) -> Assembly:
@@ -62,34 +84,45 @@ class Copies:
     @cached_property
     def count(self) -> int:
         """Number of blocks."""
-        return self.whole.ranks // self.mesh.ranks
+        return self.whole.ranks // self.block.ranks
 
     @cached_property
     def shift(self) -> int:
         """Number of ranks from a block to the next."""
-        return _behind(self.mesh)
+        return _behind(self.block)
 
-    def is_first(self, rank: Array) -> Array:
-        """Whether ranks are in the first block."""
-        found: Array = rank % (self.shift * self.count) < self.shift
+    def block_of(self, rank: Array) -> Array:
+        """The block of each rank."""
+        found: Array = rank % (self.shift * self.count) // self.shift
+        return found
+
+    def in_block(self, rank: Array) -> Array:
+        """The number of each rank in its block."""
+        found: Array = rank // (self.shift * self.count) * self.shift + rank % self.shift
         return found
 
     def local(self, rank: Array) -> Array:
-        """For each rank the rank of the first block of which it is a copy, as it is numbered there."""
-        stretch = self.shift * self.count
-        found: Array = rank // stretch * self.shift + rank % self.shift
+        """For each rank the one of which it is a copy, as it is numbered among those that are laid out."""
+        place = np.full(self.count, self.kept.index(self.example_block))
+        place[list(self.kept)] = np.arange(len(self.kept))
+        before = rank // (self.shift * self.count) * len(self.kept) + place[self.block_of(rank)]
+        found: Array = before * self.shift + rank % self.shift
+        return found
+
+    def ranks_of(self, blocks: Sequence[int]) -> Array:
+        """The ranks of some blocks."""
+        first = np.arange(self.block.ranks // self.shift)[:, None] * self.count + np.array(blocks)
+        found: Array = (first.ravel()[:, None] * self.shift + np.arange(self.shift)).ravel()
         return found
 
     @cached_property
     def ranks(self) -> Array:
-        """The ranks of the first block."""
-        first = np.arange(self.mesh.ranks // self.shift) * self.shift * self.count
-        found: Array = (first[:, None] + np.arange(self.shift)).ravel()
-        return found
+        """The ranks that are laid out."""
+        return self.ranks_of(self.kept)
 
     @cached_property
     def nodes(self) -> Array:
-        """The nodes of the first block."""
+        """The nodes of the ranks that are laid out."""
         return distinct(self.ranks // self.cluster.gpus_per_node)
 
     def crosses(self, c: Communicator) -> bool:
@@ -98,8 +131,8 @@ class Copies:
         of_experts = self.whole.experts is not None and any(axis in OF_EXPERTS for axis in c.axes)
         return any((OF_EXPERTS.get(axis, axis) if of_experts else axis) == outer for axis in c.axes)
 
-    def first_links(self, links: Array) -> Array:
-        """The numbers of links of the nodes of the first block, node by node; -1 for other links."""
+    def own_links(self, links: Array) -> Array:
+        """The numbers of links of the nodes that are laid out, node by node; -1 for other links."""
         node, local = self.assembly.in_node(links)
         at = np.minimum(np.searchsorted(self.nodes, node), len(self.nodes) - 1)
         found: Array = np.where((node >= 0) & (self.nodes[at] == node), at * self.assembly.links_of_node + local, -1)
@@ -107,7 +140,7 @@ class Copies:
 
     @cached_property
     def links(self) -> Array:
-        """The links of the nodes of the first block, node by node, as the cluster numbers them."""
+        """The links of the nodes that are laid out, node by node, as the cluster numbers them."""
         return np.concatenate([self.assembly.of_node(node) for node in self.nodes.tolist()])
 
     @cached_property
@@ -116,19 +149,31 @@ class Copies:
         pod, nodes = self.assembly.pod or 1, self.cluster.nodes
         return replace(self.cluster, nodes=pod + 1 if pod < nodes else min(nodes, 2))
 
-    def limiting(self) -> tuple[Array, Array]:
-        """The capacity of every link of a node, and whether it can limit flows; `Different` if a link between switches can."""
+    def limiting(self, changes: Mapping[int, Sequence[Perturbation]]) -> tuple[Array, Array]:
+        """The capacity of every link of the nodes that are laid out, and whether it can limit flows, given the changes of links.
+
+        Raises `Different` if a link between switches can.
+        """
         wiring, assembly = self.example.wiring, self.example.assembly
-        capacity, of_node = work_per_ns(wiring.capacity_bytes_per_s), assembly.of_node(0) if assembly else np.zeros(0, int)
-        rates, number = np.unique(capacity, return_inverse=True)
-        never = never_limiting(wiring, number, [Profile.constant(rate) for rate in rates.tolist()])
-        if assembly is None or not never[assembly.first_fabric :].all():
-            raise Different("blocks of replicas share links between switches that can limit them")
-        return capacity[of_node], ~never[of_node]
+        if assembly is None:
+            raise Different("one node alone is no example of many")
+        of_node, capacity = assembly.of_node(0), work_per_ns(wiring.capacity_bytes_per_s)
+        node, local = self.assembly.in_node(np.array([*changes], dtype=np.int64))
+        limiting = {}
+        for number in {UNCHANGED, *node.tolist()}:
+            here = {int(of_node[at]): of for at, of, on in zip(local, changes.values(), node, strict=True) if on == number}
+            profiles: list[Profile] = []
+            never = never_limiting(wiring, profiles_of(capacity, here, profiles), profiles)
+            if not never[assembly.first_fabric :].all():
+                raise Different("blocks of replicas share links between switches that can limit them")
+            limiting[number] = ~never[of_node]
+        found = [limiting.get(number, limiting[UNCHANGED]) for number in self.nodes.tolist()]
+        return np.tile(capacity[of_node], len(self.nodes)), np.concatenate(found)
 
     def lie_alike(self) -> bool:
         """Whether the nodes of every block are shared between pods like those of the first."""
-        moved = self.nodes + np.arange(self.count)[:, None] * (self.shift // self.cluster.gpus_per_node)
+        first = distinct(self.ranks_of([0]) // self.cluster.gpus_per_node)
+        moved = first + np.arange(self.count)[:, None] * (self.shift // self.cluster.gpus_per_node)
         parted = np.diff(moved // (self.assembly.pod or 1), axis=1) > 0
         return bool((parted == parted[0]).all())
 
@@ -149,12 +194,12 @@ class Copies:
         return examples, alike
 
     def all_ranks(self, of_block: Folded, skeleton: Skeleton, across: Array) -> Folded:
-        """The classes of the ranks of all blocks, from those of the first; `across` are the communicators across blocks."""
+        """The classes of the ranks of all blocks, from those laid out; `across` are the communicators across blocks."""
         whole = np.arange(self.whole.ranks)
 
         def tasks() -> int:
             common = int(turns(skeleton)[across].sum())
-            return self.count * (task_count(skeleton) - common) + common
+            return self.count * (task_count(skeleton) - common) // len(self.kept) + common
 
         return Folded(of_block.skeleton, of_block.class_of[self.local(whole)], tasks)
 
@@ -163,13 +208,13 @@ class Copies:
         per_node, (node, local) = self.cluster.gpus_per_node, self.assembly.in_node(routed.link)
         inside = node >= 0
         rank, groups = node[inside] * per_node, 1 + int(routed.group.max(initial=0))
-        block, place = rank % (self.shift * self.count) // self.shift, self.local(rank) // per_node
-        key = (block * groups + routed.group[inside]) * len(self.nodes) + place
+        block, place, nodes = self.block_of(rank), self.in_block(rank) // per_node, self.block.ranks // per_node
+        key = (block * groups + routed.group[inside]) * nodes + place
         key = key * self.assembly.links_of_node + local[inside]
         order = np.argsort(key, kind="stable")
         size = int(np.count_nonzero(block == 0))
         if size * self.count == len(key):
-            of_block = groups * len(self.nodes) * self.assembly.links_of_node
+            of_block = groups * nodes * self.assembly.links_of_node
             keys = key[order].reshape(self.count, size) - np.arange(self.count)[:, None] * of_block
             loads = np.rint(routed.share[inside][order] * PARTS_OF_LOAD).reshape(self.count, size)
             if (keys == keys[0]).all() and (loads == loads[0]).all():
@@ -178,7 +223,8 @@ class Copies:
 
 
 class FamilyAcross(Family):
-    """Groups with members in every block of replicas: their members and links in the first, and the costs of the whole groups."""
+    """Groups with members in every block of replicas: their members and links in those that are laid out, and the costs of the
+    whole groups."""
 
     def __init__(
         self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], copies: Copies, **placed: Unpack[Placed]
@@ -189,13 +235,13 @@ class FamilyAcross(Family):
     def _routed_groups(
         self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, rows: Array
     ) -> tuple[tuple[RoundTimes, ...], Routed]:
-        """The uncontended times of whole groups, and the routes of their messages that begin or end in the first block."""
+        """The uncontended times of whole groups, and the routes of their messages from or to blocks that are laid out."""
         examples, alike = self.copies.lying_alike(self.gpus[rows])
         times, whole = self._round_times(plan, algorithm, kind, rows[examples])
         self.copies.must_load_alike(whole)
         gpus = self.gpus[rows]
-        first = self.copies.is_first(gpus[0])
-        near = [replace(r, edges=_with_end_in(r.edges, first)) for r in plan]
+        laid_out = np.isin(self.copies.block_of(gpus[0]), self.copies.kept)
+        near = [replace(r, edges=_with_end_in(r.edges, laid_out)) for r in plan]
         nothing = Routed(*(np.zeros(0, dtype=np.int64),) * 2, *(np.zeros(0),) * 3)
         routed = {r.edges.key: self.links.routed(r.edges, gpus) if len(r.edges.source) else nothing for r in near}
         return tuple(RoundTimes(*(column[alike] for column in part)) for part in times), self.links.combined(near, routed)
@@ -209,8 +255,9 @@ def _with_end_in(edges: Edges, chosen: Array) -> Edges:
     return Edges(edges.source[kept], edges.target[kept], edges.share[kept])
 
 
-def copies_of(program: Program, mesh: Mesh, cluster: Cluster) -> Copies | None:
-    """The smallest blocks of replicas that are copies of each other; None where there are none, or one block has all ranks.
+def copies_of(program: Program, mesh: Mesh, cluster: Cluster, perturbations: Sequence[Perturbation] = ()) -> Copies | None:
+    """The smallest blocks of replicas that are copies of each other, but for those with a disturbance; None where there are none,
+    where too many are disturbed, or where one block has all ranks.
 
     It remains to be seen whether the groups across blocks load them alike, and whether no other link limits flows.
     """
@@ -226,10 +273,22 @@ def copies_of(program: Program, mesh: Mesh, cluster: Cluster) -> Copies | None:
     for ranks in range(together, _behind(mesh) // 2 + 1, together):
         if _behind(mesh) % ranks == 0:
             found = Copies(cluster, mesh, _shortened(mesh, ranks))
-            if found.lie_alike():
+            disturbed = _disturbed(found, perturbations)
+            if found.lie_alike() and 2 * len(disturbed) < found.count:
+                found = replace(found, disturbed=disturbed)
                 crossing = [c for c in program.communicators.values() if found.crosses(c)]
                 return None if any(c.size is not None for c in crossing) else found
     return None
+
+
+def _disturbed(copies: Copies, perturbations: Sequence[Perturbation]) -> tuple[int, ...]:
+    """The numbers of the blocks with a disturbance; those of links between switches count for all."""
+    links = np.array([p.link for p in perturbations if p.link is not None], dtype=np.int64)
+    node, _ = copies.assembly.in_node(links)
+    if (node < 0).any():
+        return tuple(range(copies.count))
+    ranks = [p.rank for p in perturbations if p.rank is not None]
+    return tuple(distinct(copies.block_of(np.array([*ranks, *node * copies.cluster.gpus_per_node], dtype=np.int64))).tolist())
 
 
 def _before(mesh: Mesh) -> int:

@@ -55,7 +55,24 @@ def replicated(draw: st.DrawFn) -> Scenario:
     )
     framework = Framework(host=HostTimes(kernel_s=draw(st.sampled_from([0.0, 5e-6]))))
     job = sim.Job(sequence_length=64, global_batch=2 * pp * dp)
-    return scenario(small_model(2 * pp, **experts), cluster, plan, job, framework=framework)
+    perturb = tuple(draw(st.lists(disturbances(cluster), max_size=2)))
+    return scenario(small_model(2 * pp, **experts), cluster, plan, job, framework=framework, perturb=perturb)
+
+
+@st.composite
+def disturbances(draw: st.DrawFn, cluster: Any) -> sim.Perturb:
+    """A slow or quick rank, or a link of a node with more or less capacity, always or for a while."""
+    node, gpu = draw(st.integers(0, cluster.nodes - 1)), draw(st.integers(0, 3))
+    window = draw(st.sampled_from([{}, {}, {"from_s": 1e-4, "until_s": 4e-4}]))
+    names = (
+        f"node{node}/gpu{gpu}>node{node}/nvswitch",
+        f"node{node}/nvswitch>node{node}/gpu{gpu}",
+        f"node{node}/gpu{gpu}>node{node}/nic{gpu}",
+    )
+    name = draw(st.sampled_from([None, None, *names] if cluster.nodes > 1 else [None, *names[:2]]))
+    if name is None:
+        return sim.Perturb(rank=4 * node + gpu, speed=draw(st.sampled_from([0.5, 0.9, 1.3])), **window)
+    return sim.Perturb(link=name, capacity=draw(st.sampled_from([0.1, 0.6, 1.5])), **window)
 
 
 def twice(of: Scenario, algorithm: str = "ring") -> tuple[Bound, Bound]:
@@ -135,7 +152,8 @@ def test_replicas_of_experts_are_copies() -> None:
         ("uplinks that bind", {"cluster": small_cluster(16, oversubscription=3.0)}),
         ("pods that divide some replicas only", {"cluster": small_cluster(16, nodes_per_pod=12)}),
         ("routes that depend on more than pods", {"cluster": small_cluster(16, shape="fat-tree")}),
-        ("a slow rank", {"perturb": (sim.Perturb(rank=5, speed=0.5),)}),
+        ("a slow link between switches", {"perturb": (sim.Perturb(link="leaf0>spine", capacity=0.5),)}),
+        ("slow ranks in half of them", {"perturb": tuple(sim.Perturb(rank=4 * replica, speed=0.5) for replica in range(4))}),
         ("ranks that stand elsewhere", {"plan": sim.Plan(tp=4, pp=2, dp=8, placement=tuple(range(64))[::-1])}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -150,6 +168,37 @@ def test_groups_that_load_their_replicas_differently_are_bound_rank_by_rank(algo
     _, first = twice(of, algorithm)
     assert algorithm in {*first.algorithms.values()}
     assert bool(first.copies) == alike
+
+
+SLOW = {
+    "a slow rank": sim.Perturb(rank=13, speed=0.5),
+    "a quick rank": sim.Perturb(rank=0, speed=1.5),
+    "a slow link within a node": sim.Perturb(link="node9/nvswitch>node9/gpu1", capacity=0.1),
+    "a slow link to a NIC": sim.Perturb(link="node3/gpu1>node3/nic1", capacity=0.2),
+    "a quick link": sim.Perturb(link="node15/gpu1>node15/nic1", capacity=2.0),
+    "a link that is slow for a while": sim.Perturb(link="node0/gpu1>node0/nic1", capacity=0.1, from_s=1e-4, until_s=5e-4),
+}
+
+
+@pytest.mark.parametrize("fabric", ["ideal", "ndr-ib"])
+@pytest.mark.parametrize("order", ["tp-cp-ep-dp-pp", "tp-pp-dp"])
+@pytest.mark.parametrize("why", SLOW)
+def test_blocks_with_a_disturbance_are_bound_beside_one_that_stands_for_all_others(why: str, order: str, fabric: str) -> None:
+    plan = sim.Plan(tp=4, pp=2, dp=8, sharding="zero1", rank_order=order)
+    of = of_replicas(plan=plan, cluster=small_cluster(16, fabric=fabric), perturb=(SLOW[why],))
+    assert check(of)
+    copies = twice(of)[1].copies
+    assert copies
+    assert (copies.count, len(copies.kept), len(copies.ranks)) == (8, 2, 16)
+
+
+def test_several_disturbances_of_several_blocks() -> None:
+    perturb = tuple(SLOW[name] for name in ("a slow rank", "a slow link within a node", "a slow link to a NIC"))
+    of = of_replicas(plan=sim.Plan(tp=4, dp=16), perturb=(*perturb, sim.Perturb(rank=14, speed=0.7)))
+    assert check(of)
+    copies = twice(of)[1].copies
+    assert copies
+    assert copies.kept == (0, 3, 9)
 
 
 def test_links_of_large_clusters_are_looked_up_without_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,13 +230,19 @@ def test_a_million_gpus_are_never_ranks() -> None:
     job = sim.Job(sequence_length=8192, global_batch=4 << 13)
     run = sim.simulate(sim.model("llama3-405b"), cluster, plan, job, allow_oom=True)
     assert (run.gpus, run.bound.skeleton.ranks, run.engine_timeline.skeleton.ranks) == (1 << 20, 128, 16)
+    slow = sim.simulate(sim.model("llama3-405b"), cluster, plan, job, allow_oom=True, perturb=sim.Perturb(rank=10**6, speed=0.9))
+    assert slow.bound.skeleton.ranks == 256
+    assert slow.metrics.step_time_s > run.metrics.step_time_s
     assert "source" not in vars(cluster.wiring)
 
 
 @pytest.mark.parametrize("overlap", ["free", "slowed"])
-def test_what_a_run_says_of_links_is_the_same(monkeypatch: pytest.MonkeyPatch, overlap: Any) -> None:
-    plan = sim.Plan(tp=2, pp=2, dp=16, sharding="zero1", rank_order="tp-dp-pp")
-    of = scenario(small_model(4), small_cluster(16), plan, sim.Job(512, 64), fidelity=sim.Fidelity(overlap=overlap))
+@pytest.mark.parametrize(
+    "perturb", [(), (sim.Perturb(link="node9/gpu1>node9/nic1", capacity=0.3), sim.Perturb(rank=13, speed=0.6))]
+)
+def test_what_a_run_says_of_links_is_the_same(monkeypatch: pytest.MonkeyPatch, overlap: Any, perturb: Any) -> None:
+    plan, fidelity = sim.Plan(tp=2, pp=2, dp=16, sharding="zero1", rank_order="tp-dp-pp"), sim.Fidelity(overlap=overlap)
+    of = scenario(small_model(4), small_cluster(16), plan, sim.Job(512, 64), fidelity=fidelity, perturb=perturb)
     first = of.simulate()
     monkeypatch.setattr(simulate, "bound_first_of", lambda of, program, site, within: simulate.bound_of(of, program, site))
     every = of.simulate()

@@ -96,7 +96,7 @@ def run_tests(copy: Path, tests: Iterable[str]) -> Ran:
     mine = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_", "PYTHONSAFEPATH"))}
     env = {**mine, "PYTHONPATH": str(copy), VARIABLE: str(record), "PYTHONDONTWRITEBYTECODE": "1"}
     options = ("-p", "tests.mutations.record", "-p", "no:cacheprovider", "--rootdir", str(copy), "-c", str(copy / "setup.cfg"))
-    command = [sys.executable, "-m", "pytest", *options, "--tb=short", *tests]
+    command = [sys.executable, "-m", "pytest", *options, "--hypothesis-profile=unshrunk", "--tb=short", *tests]
     try:
         done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         output = f"{done.stdout}{done.stderr}"
