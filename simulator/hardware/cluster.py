@@ -184,6 +184,8 @@ class Cluster:
     def link_named(self, name: str) -> int:
         """The number of the link with the name `source>target`."""
         ends = [end.strip() for end in name.split(">")]
+        if len(ends) == 2 and self.assembly and (near := self.assembly.link_in_node(*ends)) is not None:
+            return near  # without the names of all others, of which a large cluster has millions
         if len(ends) == 2 and len(found := self._links(ends[0], ends[1])):
             return int(found[0])
         listed = "" if self.name == INLINE else " (`trainsim topology NAME|FILE --json` lists all)"
@@ -266,6 +268,18 @@ class Assembly:
         node = np.where(of_nic, nic % self.cluster.nodes, node)
         local = np.where(of_nic, self.link.locals + np.where(up, 0, self.rails) + rail, local)
         return np.where(links < self.first_fabric, node, -1), local
+
+    def link_in_node(self, source: str, target: str) -> int | None:
+        """The number of the first link between two vertices of one node, by their names; None if there is none."""
+        node = source.partition("/")[0]
+        number = int(found) if (found := node.removeprefix("node")).isdecimal() else self.cluster.nodes
+        if number >= self.cluster.nodes:
+            return None
+        vertices = [f"node{number}/{part.name(i)}" for part in self.parts for i in range(part.count)]
+        first, last = (vertices.index(end) if end in vertices else -1 for end in (source, target))
+        sources, targets = (np.concatenate([getattr(run, end) for run in self.runs]) for end in ("source", "target"))
+        between = np.flatnonzero((sources == first) & (targets == last))
+        return int(self.link.of(np.array([number]), between[:1])[0]) if len(between) else None
 
     def wiring(self) -> Wiring:
         cluster, nodes = self.cluster, np.arange(self.cluster.nodes)

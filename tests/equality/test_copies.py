@@ -230,10 +230,14 @@ def test_a_million_gpus_are_never_ranks() -> None:
     job = sim.Job(sequence_length=8192, global_batch=4 << 13)
     run = sim.simulate(sim.model("llama3-405b"), cluster, plan, job, allow_oom=True)
     assert (run.gpus, run.bound.skeleton.ranks, run.engine_timeline.skeleton.ranks) == (1 << 20, 128, 16)
-    slow = sim.simulate(sim.model("llama3-405b"), cluster, plan, job, allow_oom=True, perturb=sim.Perturb(rank=10**6, speed=0.9))
-    assert slow.bound.skeleton.ranks == 256
+    link = sim.Perturb(link="node99999/gpu1>node99999/nic1", capacity=0.5)
+    slow = sim.simulate(
+        sim.model("llama3-405b"), cluster, plan, job, allow_oom=True, perturb=[link, sim.Perturb(rank=1000, speed=0.9)]
+    )
+    assert slow.bound.skeleton.ranks == 3 * 128
     assert slow.metrics.step_time_s > run.metrics.step_time_s
     assert "source" not in vars(cluster.wiring)
+    assert "vertices" not in vars(cluster)
 
 
 @pytest.mark.parametrize("overlap", ["free", "slowed"])
