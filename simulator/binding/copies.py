@@ -160,7 +160,7 @@ class Copies:
         of_node, capacity = assembly.of_node(0), work_per_ns(wiring.capacity_bytes_per_s)
         node, local = self.assembly.in_node(np.array([*changes], dtype=np.int64))
         limiting = {}
-        for number in {UNCHANGED, *node.tolist()}:
+        for number in dict.fromkeys([UNCHANGED, *node.tolist()]):
             here = {int(of_node[at]): of for at, of, on in zip(local, changes.values(), node, strict=True) if on == number}
             profiles: list[Profile] = []
             never = never_limiting(wiring, profiles_of(capacity, here, profiles), profiles)
