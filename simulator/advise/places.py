@@ -10,6 +10,7 @@ import numpy as np
 
 from ..config import derived
 from ..metrics.idle import exposed
+from ..program.labels import plain_name
 from ..program.program import Collective
 from ..simulation.run import Run
 from ..simulation.time_block import OF_AXES
@@ -77,8 +78,7 @@ def _by_operator(labels: Any, rows: Any, values: Any) -> dict[str, float]:
     of_op = np.bincount(labels.op[rows], weights=values, minlength=len(labels.ops))
     total: dict[str, float] = defaultdict(float)
     for op in np.unique(labels.op[rows]).tolist():
-        one = labels.ops[op]
-        total[one.name.partition(".")[2] if one.layer >= 0 else one.name] += float(of_op[op])
+        total[plain_name(labels.ops[op])] += float(of_op[op])
     return total
 
 

@@ -57,7 +57,7 @@ def _chunks(project: BlockOp, loss: BlockOp) -> Iterator[BlockOp]:
         rows = min(size, tokens - begin)
         made = replace(
             project,
-            name=f"{project.name} {number}",
+            name=f"{project.name}#{number}",
             forward=replace(whole, m=rows),
             input_gradient=replace(of_input, m=rows) if isinstance(of_input, Gemm) else None,
             weight_gradient=replace(of_weights, k=rows) if isinstance(of_weights, Gemm) else None,
@@ -65,7 +65,7 @@ def _chunks(project: BlockOp, loss: BlockOp) -> Iterator[BlockOp]:
         )
         yield made if not number else replace(made, parameters=0, whole_parameters=0, matmul_parameters=0)
         kernel = replace(logits, rows=rows, bytes_per_element=moved)
-        yield replace(loss, name=f"{loss.name} {number}", forward=kernel, input_gradient=None, saved_bytes=0)
+        yield replace(loss, name=f"{loss.name}#{number}", forward=kernel, input_gradient=None, saved_bytes=0)
 
 
 def tokens_of_chunk(tokens: int, vocab: int, hidden: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import InvariantBroken
 from ..kernels import Part
 from ..program.holdings import Holding
-from ..program.labels import Array, Labels
+from ..program.labels import Array, Labels, plain_name
 from ..program.program import AnyOp, Collective, Program, Purpose, Stage, Step
 
 BUFFERS = {
@@ -109,8 +109,7 @@ class Ledger:
 
 def words_of(op: AnyOp) -> str:
     """The operator of an operation in words, the same in every layer."""
-    name = op.operator or op.name
-    operator = name.split(".", 1)[-1] if op.layer >= 0 else name
+    operator = plain_name(op, op.operator)
     if op.purpose is Purpose.OFFLOAD:
         return "activations, from the host"
     if isinstance(op, Collective):

@@ -15,6 +15,7 @@ from ..costs.collectives.curves import Provenance as OfCollectives
 from ..costs.kernels.family import Provenance as OfKernels
 from ..engine.task import distinct
 from ..kernels import Kernel
+from ..program.labels import plain_name
 from ..program.program import Body, Collective, Compute, Transfer
 from ..units import show_bytes, show_s
 from .result import Result
@@ -101,12 +102,7 @@ def _kernels(result: Result) -> dict[str, Counter[tuple[str, Kernel]]]:
     """Body -> its kernels by plain name, and how many of each it has."""
     bodies = result.simulated.program.bodies.items()
     kernels = ((name, (op for op in body.ops if isinstance(op, Compute))) for name, body in bodies)
-    return {name: Counter((_plain_name(op), op.kernel) for op in ops) for name, ops in kernels}
-
-
-def _plain_name(op: Compute) -> str:
-    """The name of an operation without its layer."""
-    return op.name.partition(".")[2] if op.layer >= 0 else op.name
+    return {name: Counter((plain_name(op), op.kernel) for op in ops) for name, ops in kernels}
 
 
 def _calls(result: Result) -> Iterator[tuple[int, str, int]]:

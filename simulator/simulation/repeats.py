@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..binding.launches import Host, launch_times_ns
-from ..engine.task import Array
+from ..engine.task import Array, offsets
 from ..engine.timeline import Timeline
 from ..lowering.passes.pipeline import RECEIVE
 from ..metrics import Repeats
@@ -180,15 +180,14 @@ def _copies(
     np.minimum.at(begun_ns, of.step, times.start_ns)
     order = np.argsort(of.step, kind="stable")
     for part in parts[role]:
-        rows = [_rows(of, order, part.of(number, 1)) for number in range(part.periods)]
-        counts = np.array([len(some) for some in rows])
+        rows, counts = _rows_of_periods(of, order, part)
         cuts = np.concatenate([[0], np.flatnonzero(np.diff(counts)) + 1, [part.periods]])
         longest = int(np.argmax(np.diff(cuts)))
         first, end = int(cuts[longest]), int(cuts[longest + 1])
         if end - first < FEWEST_COPIES:
             yield None
             continue
-        chosen = np.stack(rows[first:end])
+        chosen = rows[counts[:first].sum() :][: counts[first:end].sum()].reshape(end - first, -1)
         if (of.op[chosen] != of.op[chosen[0]]).any():
             yield None
             continue
@@ -200,10 +199,13 @@ def _copies(
         )
 
 
-def _rows(labels: Labels, order: Array, steps: Array) -> Array:
-    """The rows of some steps; `order` has all rows by their steps."""
+def _rows_of_periods(labels: Labels, order: Array, part: _Part) -> tuple[Array, Array]:
+    """The rows of all periods of a part, and how many each period has; `order` has all rows by their steps."""
+    steps = part.of(0, part.periods)
     begin, end = (np.searchsorted(labels.step, steps, side, order) for side in ("left", "right"))
-    return np.concatenate([order[one:other] for one, other in zip(begin.tolist(), end.tolist(), strict=True)])
+    counts = end - begin
+    inside = np.arange(counts.sum()) - np.repeat(offsets(counts)[:-1], counts)
+    return order[np.repeat(begin, counts) + inside], counts.reshape(part.periods, -1).sum(axis=1)
 
 
 def _proven(timeline: Timeline, copies: Sequence[_Copies], together: int) -> _Proven | None:

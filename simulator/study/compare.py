@@ -16,6 +16,7 @@ import numpy as np
 from ..engine.task import Array
 from ..errors import UserError, must_be
 from ..escape import Summarised
+from ..program.labels import plain_name
 from ..simulation.run import Run
 from ..units import GIB, seconds
 
@@ -127,8 +128,7 @@ def operator_seconds(run: Run) -> dict[str, float]:
         of_op_ns = np.bincount(labels.op[counted], weights=length_ns[counted], minlength=len(labels.ops))
         for op in np.unique(labels.op[counted]).tolist():
             one, axis = labels.ops[op], labels.axes[op]
-            name = one.name.partition(".")[2] if one.layer >= 0 else one.name
-            total_s[f"axis {axis}.s" if axis else f"operator {name}.s"] += share * seconds(float(of_op_ns[op]))
+            total_s[f"axis {axis}.s" if axis else f"operator {plain_name(one)}.s"] += share * seconds(float(of_op_ns[op]))
     return total_s
 
 

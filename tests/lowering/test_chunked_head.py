@@ -106,7 +106,7 @@ def test_t9_10_a_divided_vocabulary_is_projected_whole(plan: sim.Plan) -> None:
 def test_every_prediction_of_further_tokens_is_in_chunks() -> None:
     ops = head(program_of(of(model=small_model(layers=2, mtp_layers=2))))
     for name in ("logits", "logits_2", "logits_3"):
-        assert len([op for op in ops if op.name.rpartition(" ")[0] == name and op.part is Part.FORWARD]) == 5
+        assert len([op for op in ops if op.name.rpartition("#")[0] == name and op.part is Part.FORWARD]) == 5
 
 
 def test_a_step_in_chunks_takes_longer_by_little() -> None:
