@@ -159,6 +159,8 @@ class Copies:
             raise Different("one node alone is no example of many")
         of_node, capacity = assembly.of_node(0), work_per_ns(wiring.capacity_bytes_per_s)
         node, local = self.assembly.in_node(np.array([*changes], dtype=np.int64))
+        if len(distinct(node)) > 1 and any(p.factor > 1 for of in changes.values() for p in of):
+            raise Different("nodes that send more than others may together fill a link between switches")
         limiting = {}
         for number in dict.fromkeys([UNCHANGED, *node.tolist()]):
             here = {int(of_node[at]): of for at, of, on in zip(local, changes.values(), node, strict=True) if on == number}

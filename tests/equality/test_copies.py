@@ -201,6 +201,12 @@ def test_several_disturbances_of_several_blocks() -> None:
     assert copies.kept == (0, 3, 9)
 
 
+def test_nodes_that_send_more_than_others_are_looked_at_together() -> None:
+    quick = [sim.Perturb(link=f"node{node}/gpu1>node{node}/nic1", capacity=1.5) for node in (3, 9)]
+    assert twice(of_replicas(perturb=tuple(quick[:1])))[1].copies
+    assert not twice(of_replicas(perturb=tuple(quick)))[1].copies
+
+
 def test_links_of_large_clusters_are_looked_up_without_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, short = (small_cluster(6, nodes_per_pod=2).wiring for _ in range(2))
     links = np.array([-1, *range(whole.links), -1])
