@@ -38,7 +38,7 @@ class Variant:
     fields: Fields
 
 
-ONE_KERNEL = {name: True for name in asdict(Fusion()) if name != "bias_activation"}
+ONE_KERNEL = {name: True for name in asdict(Fusion()) if name not in ("bias_activation", "linear_cross_entropy")}
 NO_HOST = {
     "host": dict.fromkeys(("kernel", "compiled_kernel", "collective", "graph"), "0 us"),
     "cuda_graphs": False,

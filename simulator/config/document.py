@@ -185,12 +185,12 @@ _WORDS: dict[str, Any] = {
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
-_HARMLESS = ("plain", "!!str", "!!int", "!!float", "!!bool", "!!null", "!!map", "!!seq")
+_PLAIN, _TAG = "plain", "tag:yaml.org,2002:"
+_TEXT, *_OTHERS = (f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
+_HARMLESS = {_PLAIN, _TEXT, *_OTHERS}
 """Tags that may stand before a value. These tags change nothing, except that `!!str` makes the value a text."""
 _Loader: Any = type(
-    "_Loader",
-    (getattr(yaml, "CSafeLoader", yaml.SafeLoader),),
-    {"yaml_implicit_resolvers": {}, "DEFAULT_SCALAR_TAG": "plain"},
+    "_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {"resolve": lambda loader, kind, value, implicit: _PLAIN}
 )
 """PyYAML's parser without the resolution of scalars into numbers, dates and booleans."""
 
@@ -303,15 +303,15 @@ class _Builder:
             raise _too_much(f"more than {MOST_VALUES:,} values, counting each alias in full", str(mark))
         if len(place) > MOST_DEPTH:
             raise _too_much("an alias of what it stands in", str(mark))
-        tag = node.tag.replace("tag:yaml.org,2002:", "!!")
-        if tag not in _HARMLESS:
+        if node.tag not in _HARMLESS:
+            tag = node.tag.replace(_TAG, "!!")
             self._fault(f"the tag {shown(tag)} is not allowed", mark, "write plain values: nothing here is run")
             return None
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, place)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*place, i)) for i, item in enumerate(node.value)]
-        return node.value if tag == "!!str" or getattr(node, "style", None) else scalar(node.value)
+        return node.value if node.tag == _TEXT or getattr(node, "style", None) else scalar(node.value)
 
     def _mapping(self, node: yaml.MappingNode, place: Place) -> Mapping[str, Any]:
         data: dict[str, Any] = {}

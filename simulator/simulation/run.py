@@ -27,7 +27,6 @@ from ..workload.job import Job
 from ..workload.optimizer import Optimizer
 from .energy import Energy, energy_of
 from .memory_check import LEFT_FRACTION, host_summary, notes
-from .network.link_use import Network, network
 from .op_costs import (
     STANDARD_ERRORS,
     OpCost,
@@ -46,6 +45,8 @@ from .whole_run import WholeRun, whole_run
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from .network.link_use import Network
 
 MOST_ROWS = 5_000_000
 """Largest number of timeline rows in one pandas frame."""
@@ -118,6 +119,8 @@ class Run(Summarised, Result):
     @cached_property
     def network(self) -> Network:
         """The bytes that every link carried in the measured step, and the links that ranks waited for."""
+        from .network.link_use import network  # most runs do without
+
         return network(self)
 
     @cached_property

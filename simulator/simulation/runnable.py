@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config import load as files
 from ..config.scenario import Scenario
 from ..config.tenancy import Tenancy
 from ..errors import UserError
-from . import jobs
 from .run import Run
 from .simulate import simulate_scenario
+
+if TYPE_CHECKING:
+    from .jobs import SharedLink, SharedRun
 
 
 class RunnableScenario(Scenario):
@@ -27,12 +29,16 @@ class RunnableScenario(Scenario):
 class RunnableJobs(Tenancy):
     """Several jobs on one cluster; `simulate()` runs each job alone on the cluster, and all jobs together."""
 
-    def simulate(self, *, allow_oom: bool = False, long: bool = False) -> jobs.SharedRun:
+    def simulate(self, *, allow_oom: bool = False, long: bool = False) -> SharedRun:
         """Runs every job alone on the cluster, then all jobs together."""
+        from . import jobs
+
         return jobs.simulate(self, allow_oom=allow_oom, long=long)
 
-    def shared(self, run: jobs.SharedRun, count: int = 10) -> list[jobs.SharedLink]:
+    def shared(self, run: SharedRun, count: int = 10) -> list[SharedLink]:
         """The `count` most utilised links that several jobs use, with each job at its step time under contention."""
+        from . import jobs
+
         return jobs.shared(self, run, count)
 
 

@@ -44,6 +44,8 @@ LATE = {
         "simulator.simulation.choose_engine",
         "simulator.engine.des",
     ): "SimPy takes a while to import, and only who asks for it needs it",
+    ("simulator.simulation.runnable", "simulator.simulation.jobs"): "few scenarios have several jobs",
+    ("simulator.simulation.run", "simulator.simulation.network"): "a run whose links nobody asks for is there sooner",
 }
 """Imports of the package inside functions elsewhere, and why."""
 BY_NAME = {
