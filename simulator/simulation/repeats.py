@@ -205,7 +205,7 @@ def _rows_of_periods(labels: Labels, order: Array, part: _Part) -> tuple[Array, 
     begin, end = (np.searchsorted(labels.step, steps, side, order) for side in ("left", "right"))
     counts = end - begin
     inside = np.arange(counts.sum()) - np.repeat(offsets(counts)[:-1], counts)
-    return order[np.repeat(begin, counts) + inside], counts.reshape(part.periods, -1).sum(axis=1)
+    return order[np.repeat(begin, counts) + inside], counts.reshape(part.periods, part.size).sum(axis=1)
 
 
 def _proven(timeline: Timeline, copies: Sequence[_Copies], together: int) -> _Proven | None:

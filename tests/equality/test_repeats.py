@@ -85,6 +85,14 @@ def check(of: Scenario) -> bool:
     return True
 
 
+@pytest.mark.parametrize("name", ["1f1b", "gpipe", "naive", "zb-h1"])
+def test_a_step_of_few_microbatches_has_no_period_and_says_so(name: str) -> None:
+    for microbatches, of_period in product((1, 2), (1, 2, 3)):
+        of = scenario(plan=sim.Plan(pp=4, schedule=name), cluster=small_cluster(1), job=sim.Job(64, microbatches))
+        run = of.simulate()
+        assert repeats_of(run.engine_timeline, run.bound.labels, of_period, 1) is None
+
+
 @settings(max_examples=8)
 @given(of_many_microbatches())
 def test_fewer_microbatches_measure_the_same(of: Scenario) -> None:
