@@ -4,7 +4,8 @@
 
 `make plans` runs ten thousand of fewer than 3,000 tasks, on all cores; the tests run some of them. The plans have slow GPUs,
 slow links, and links that are slow for a while among them; the small ones also run twice at once, as two jobs on the same links.
-A difference ends the run with the plan that shows it.
+A difference ends the run with the plan that shows it. All are bound as `simulate` binds them, without links that can never limit
+flows: leaving these out changes rates by what a share of a link is rounded by, which one plan in a thousand shows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from simulator.engine.timeline import Timeline, Times
 from simulator.errors import UserError
 from simulator.simulation.runnable import RunnableScenario as Scenario
 
-from ..small_scenarios import both, bound, bound_twice
+from ..small_scenarios import both, bound
 from . import test_stretches
 from .test_plans import scenarios
 
@@ -51,14 +52,15 @@ def check(of: Scenario) -> Counter[str]:
         feasible.check(of)
     except UserError:
         return Counter()
-    skeletons = bound_twice(of)
-    pair = both(*skeletons)
+    skeleton = bound(of).merged
+    pair = both(skeleton, skeleton)
     if len(pair.whole.graph) >= MOST_TASKS:
         return Counter()
     pair.assert_equal()
     several = 2 * len(pair.whole.graph) < MOST_TASKS
     if several:
-        both(*(join_skeletons([each, each]) for each in skeletons)).assert_equal()
+        twice = join_skeletons([skeleton, skeleton])
+        both(twice, twice).assert_equal()
     found = engines(pair.whole.graph)
     for name, times in found.items():
         for column in ("start_ns", "end_ns", "arrival_ns"):
@@ -103,9 +105,12 @@ def main() -> None:
     parts = [min(AT_A_TIME, wanted.plans - begin) for begin in range(0, wanted.plans, AT_A_TIME)]
     total = Counter[str]()
     with ProcessPoolExecutor() as pool:
-        for done in as_completed([pool.submit(drawn, part, 1000 * (wanted.seed + at)) for at, part in enumerate(parts)]):
-            total += done.result()
-            print(f"{total['plans']:,} of {wanted.plans:,} plans", flush=True)
+        try:
+            for done in as_completed([pool.submit(drawn, part, 1000 * (wanted.seed + at)) for at, part in enumerate(parts)]):
+                total += done.result()
+                print(f"{total['plans']:,} of {wanted.plans:,} plans", flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
     print("every row as in the reference: " + ", ".join(f"{number:,} {what}" for what, number in total.most_common()))
 
 
