@@ -17,9 +17,8 @@ from ..kernels import FP32_BYTES, Gemm, Rowwise
 from ..plan.plan import Plan
 from ..workload.blocks.dense import BlockOp
 from ..workload.framework import Framework
+from ..workload.learning import Layered
 
-Layered = tuple[int, BlockOp]
-"""(layer within the stage or -1, operator)."""
 LOSS = "cross_entropy"
 LOSS_MOVES = 3
 """Elements that the kernel of the loss moves per logit: it reads each twice and writes its gradient once."""

@@ -176,9 +176,8 @@ class Labels:
 def plain_name(op: AnyOp, name: str = "") -> str:
     """The name of an operation, or another name of it, without layer (`3.mlp_up.dgrad`) and chunk (`logits#3.dgrad`)."""
     name = name or op.name
-    name = name.split(".", 1)[-1] if op.layer >= 0 else name
-    whole, chunk, rest = name.partition("#")
-    return whole + rest.lstrip("0123456789") if chunk else name
+    whole, _, rest = (name.split(".", 1)[-1] if op.layer >= 0 else name).partition("#")
+    return whole + rest.lstrip("0123456789")
 
 
 def _kind(op: AnyOp) -> str:
