@@ -25,13 +25,14 @@ START = {"launch_s": 7 * US, "step_s": 1 * US, "efficiency": 0.78, "fill_s": 18 
 NVLS = 0.6
 ONE_LOG = 0.3
 """Relative standard error of a rate that rests on one cluster's log, or on none. Where two logs speak of one constant they differ
-by as much: trees over more than two nodes reach 0.46 (B200 on NDR) and 0.86 (GB200) of what rings reach on NICs of one kind."""
+by as much: trees over more than two nodes reach 0.53 (B200 on NDR) and 1.03 (GB200) of the rate of rings on NICs of one kind."""
 STATIC: dict[str, Any] = {"crowd": 0.04}
 """Networks with fixed routes, after together's log of NDR: rings at 345, 323 and 291 GB/s on 2, 8 and 46 nodes, while trees and
 reductions in switches do not slow down. (cluster00 reaches 98% of its NICs on ten nodes, GB200 98% on three domains.) The other
 constants of that log stand in `Across` as what is usual: SHARP at 533 to 548 GB/s (`sharp_efficiency`), single flows at 43 GB/s
-on 2 to 4 nodes, 26 on 8 and 14.6 on 16 to 64 (collisions). `tree_efficiency` is the geometric mean of its trees (0.46) and those
-of GB200 (0.86, NVIDIA/nccl#1801); `nvls_tree_efficiency` lies midway between its 307 GB/s on 8 nodes and the 345 of cluster00."""
+on 2 to 4 nodes, 26 on 8 and 14.6 on 16 to 64 (collisions). `tree_efficiency` is the geometric mean of its trees (0.53)
+and those of GB200 (1.03, NVIDIA/nccl#1801), both after what the busiest node sends (`theory.tree_load`); `nvls_tree_efficiency`
+lies between its 307 and 291 GB/s on 8 and 46 nodes (0.82) and the 345 of cluster00 on ten (0.99)."""
 PLUGINS = {"efa": 5 * US, "gib": 2 * US, "tcpx": 30 * US, "tcpxo": 30 * US, "tcp": 5 * US}
 """What the library's transport adds to each crossing (assumed): aws-ofi-nccl over libfabric; gIB; GPUDirect-TCPX and FasTrak,
 which stage chunks through buffers of their own; NCCL's helper threads for sockets. InfiniBand has no plug-in."""

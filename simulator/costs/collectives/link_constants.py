@@ -99,9 +99,9 @@ class Across(Declared):
         "exponent of the slowdown of rings: over N nodes a ring, limited by its slowest hop, gets (N/2)^-crowd of the NICs' rate",
     ] = 0.0
     tree_efficiency: Annotated[
-        Share, Written(with_field="nics"), "efficiency of trees over more than two nodes, over that of rings"
-    ] = 0.65
-    nvls_tree_efficiency: Annotated[Share, Written(with_field="nics"), "the same where NVSwitches reduce"] = 0.81
+        Share, Written(with_field="nics"), "rate of NICs in trees over more than two nodes, over the rate in rings"
+    ] = 0.74
+    nvls_tree_efficiency: Annotated[Share, Written(with_field="nics"), "the same where NVSwitches reduce"] = 0.88
     sharp_efficiency: Annotated[
         Share, Written(with_field="nics"), "efficiency of reductions in network switches, over that of rings"
     ] = 0.7

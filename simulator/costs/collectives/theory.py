@@ -240,13 +240,13 @@ def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: 
         late, far = steps * (1 - crossing / n), steps * crossing / n
         return Demand(late, far, sent, sent, reach, across=crowd, depth=2.0, overlaps=True)
     if name == "tree":
-        # Up and down two trees over the nodes, a chain within each node: log2 of the nodes in latency, a ring's bytes.
-        sent, left = 2 * (n - 1) / n * size, 2 * (nodes - 1) / nodes * size
+        # Up and down two trees over the nodes, a chain within each node: log2 of the nodes in latency.
+        sent, left = 2 * (n - 1) / n * size, tree_load(nodes) * size
         branches = across.tree_efficiency if across and nodes > 2 else laws.pair_tree_efficiency
         return Demand(2 * (g - 1), 2 * doublings, sent, left, reach, across=branches, depth=2 * doublings)
     if name == "nvls":
         # The NVSwitch adds up and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes.
-        sent, left = (g + 1) / g * size, 2 * (nodes - 1) / nodes * size
+        sent, left = (g + 1) / g * size, tree_load(nodes) * size
         branches = across.nvls_tree_efficiency if across and nodes > 2 else 1.0
         heads = max(1.0, min(g, MOST_HEADS) / STEPS_GROW_UP_TO)
         return Demand(at_switch, 2 * doublings, sent, left, efficiency, across=branches, depth=2 * doublings, fills=heads)
@@ -260,6 +260,16 @@ def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: 
     served, read = laws.alltoall_step * others + (0 if once else 1), others * size if once else 2 * others / n * size
     launch = laws.direct_launch * (laws.direct_vllm_launch if call.algorithm == "direct_vllm" else 1.0)
     return Demand(served, 0, read, 0, min(1.0, laws.direct_efficiency * reach), launch=launch)
+
+
+def tree_load(nodes: int) -> float:
+    """Payloads that leave the busiest node of NCCL's double binary tree over these nodes in an all-reduce.
+
+    Each tree carries half of the payload up and down. From four nodes on some node has a parent and two children in one tree and
+    is a leaf of the other: 1.5 + 0.5. Of three nodes, one has a parent and a child in one tree: 1.0 + 0.5. (Nodes on average
+    send what those of a ring send, 2 (nodes - 1) / nodes.) From ncclGetDtree in src/graph/trees.cc of NVIDIA/nccl 2.28.3.
+    """
+    return min(2.0, nodes / 2)
 
 
 def _demand_of_exchange(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
