@@ -12,16 +12,21 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
 
 from simulator.calibrate.fit_table import fit_survey
+from simulator.config import catalog
+from simulator.config.step_constants import FILE, StepConstant, arithmetic, step_constants, text_with
+from simulator.costs.kernels.power import BOARD_SPREAD
 from simulator.files import atomic
 from simulator.measurements.published_runs import rows_of
+from simulator.measurements.training_rows import scenario_of
 from simulator.validate import training
-from simulator.validate.report import compare_rows
+from simulator.validate.report import Report, compare_rows
 
 HERE = Path(__file__).resolve().parent
 SETTLED_MS = 1000.0
@@ -29,6 +34,12 @@ STEPS = "single-gpu-steps"
 SQUARE = "fwd bf16 m=8192 n=8192 k=8192"
 STREAMING = {"copy": 4.0, "adam": 28.0}
 """Bytes per element of loads that only move data."""
+SLOWED = 0.05
+"""Least share by which a load of arithmetic takes longer sustained than in a burst, on both boards, to tell their spread."""
+PAIR = 2 / math.sqrt(math.pi)
+"""Expected difference of two normal values, in standard deviations."""
+LEAST_S = 0.1
+"""Shortest step that tells the factor on arithmetic; shorter ones wait for their host."""
 INTRODUCTION = """# Kernels, clocks, power and steps on an H200 and an H100
 
 Written by make.py from what `trainsim calibrate gpu` and `trainsim calibrate power` measured on the days in the names of the
@@ -107,12 +118,49 @@ def energies(of: pd.DataFrame) -> Iterator[str]:
         yield f"| {row.load} | {row.detail} | {energy} |"
 
 
-def steps() -> Iterator[str]:
+def boards(first: pd.DataFrame, second: pd.DataFrame) -> Iterator[str]:
+    """What the limit of power costs two boards of one chip, load by load, and the spread among boards that this says."""
+    keys = ["load", "detail"]
+    both = pd.merge(*(of[(of.share == 1) & (of.us > 0)] for of in (first, second)), on=keys, suffixes=("_one", "_other"))
+    arithmetic = both.load.isin(["gemm", "attention_fwd", "attention_bwd"]) & ~both.detail.str.contains("zeros")
+    longer = pd.DataFrame({name: both[f"us_{name}"] / both[f"burst_us_{name}"] - 1 for name in ("one", "other")})[arithmetic]
+    longer = longer[longer.min(axis=1) > SLOWED]
+    one, other = longer.one.mean(), longer.other.mean()
+    spread = abs(one - other) / PAIR / fmean([one, other])
+    yield f"The {len(longer)} loads of arithmetic that take over {SLOWED:.0%} longer sustained on both boards take {one:.1%}"
+    yield f"longer on one and {other:.1%} longer on the other, in the mean. If what the limit costs a board is a normal value,"
+    yield f"its standard deviation is {spread:.2f} of its mean by this one difference; in use are {BOARD_SPREAD} (power.py)."
+    yield "Two boards tell a deviation badly: it may be half of that, or several times that. They also differ in their memory."
+
+
+def predicted(calibration: str) -> Report:
+    """Our steps beside their predictions, with or without the number that was fitted to them."""
+    fidelity = {"fidelity": {"calibration": calibration}}
+    rows = [{**row, "scenario": json.dumps({**scenario_of(row)[0], **fidelity})} for row in rows_of(STEPS)]
+    return compare_rows(training, rows, STEPS)
+
+
+def factor(alone: Report, usual: Report) -> StepConstant:
+    """The factor on arithmetic with which each of the longer steps comes out as measured: the median, and the extremes."""
+    found = []
+    for one, other in zip(alone.rows, usual.rows, strict=True):
+        if one.measured >= LEAST_S:
+            per_unit_s = (other.predicted - one.predicted) / (arithmetic() - 1)
+            found.append(1 + (one.measured - one.predicted) / per_unit_s)
+    shipped = step_constants()["arithmetic in a step"]
+    obtained = (
+        f"results/calibration/make.py: the factor with which a step of one GPU that we timed comes out as measured, median of "
+        f"{len(found)} steps of {LEAST_S:g} s and more on an H200 and an H100; interval: least and greatest of them"
+    )
+    extremes = round(min(found), 3), round(max(found), 3)
+    return StepConstant(shipped.name, round(median(found), 3), extremes, obtained, shipped.moves)
+
+
+def steps(alone: Report) -> Iterator[str]:
     """Our steps beside their predictions, nothing of which was fitted to a step."""
-    rows = rows_of(STEPS)
     yield "| step | measured, ms | predicted, ms | error | memory measured, GB | predicted, GB |"
     yield "|---|---|---|---|---|---|"
-    for row in compare_rows(training, list(rows), STEPS).rows:
+    for row in alone.rows:
         times = f"{row.measured * 1e3:.2f} | {row.predicted * 1e3:.2f} | {row.error:+.1%}"
         yield f"| {row.id} | {times} | {row.measured_memory_gb:.1f} | {row.memory_gb:.1f} |"
 
@@ -146,10 +194,15 @@ def main() -> None:
         fit_survey(folder, 0)
         lines += [f"\n## {machine(folder)}\n", "### In a burst and sustained\n", *sustained(of)]
         lines += ["\n### A GEMM that runs for a share of the time\n", *shares(of), "\n### Energy\n", *energies(of)]
-    lines += ["\n## Steps\n", *steps()]
+    alone = predicted("kernels")
+    constant = factor(alone, predicted("steps"))
+    lines += ["\n## Two boards of one chip\n", *boards(*map(loads, folders)), "\n## Steps\n", *steps(alone)]
+    lines += [f"\nWith all arithmetic {constant.value} times as long half of the steps of {LEAST_S:g} s and more come out fast."]
     picture(folders)
-    with atomic(HERE / "report.md") as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    texts = {HERE / "report.md": "\n".join(lines) + "\n", catalog.folder("clusters") / FILE: text_with(constant)}
+    for path, text in texts.items():
+        with atomic(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fitted import ALONE
 from published_rows import PublishedRun, short
 
 from simulator.config.document import Document
@@ -46,7 +45,8 @@ NO_HOST = {
     "launch_blocking": False,
 }
 VARIANTS: Mapping[str, Variant] = {
-    ALONE: Variant("the fitted factor on arithmetic in a step", {"fidelity": {"calibration": "kernels"}}),
+    "alone": Variant("the factor on arithmetic from steps of single GPUs", {"fidelity": {"calibration": "kernels"}}),
+    "alike": Variant("boards that differ: every board as the measured one", {"fidelity": {"boards": "alike"}}),
     "burst": Variant("sustained clocks: kernels as in short bursts", {"fidelity": {"power": "burst"}}),
     "free": Variant("compute slowed by communication beside it", {"fidelity": {"overlap": "free"}}),
     "exposed": Variant("overlap of dp, tp and pp: all exposed", {"plan": {"overlap": dict.fromkeys(("dp", "tp", "pp"), False)}}),

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from halves import headline
 from published_rows import PublishedRun
 
 Key = tuple[str, ...]
@@ -52,6 +53,12 @@ def variant_error(run: PublishedRun, name: str) -> float | None:
 def factor(runs: Sequence[PublishedRun]) -> float:
     """The median log error: what one factor on all steps would remove."""
     return median(run.log_error for run in runs)
+
+
+def best_factor(runs: Sequence[PublishedRun]) -> float:
+    """The logarithm by which all steps are too long, if judged by the mean over sources of the median error that is left."""
+    tried = [-math.log1p(permille / 1000) for permille in range(-100, 101, 5)]
+    return min(tried, key=lambda log_factor: headline(runs, lambda run: error_without(run, log_factor)).median)
 
 
 def error_without(run: PublishedRun, log_factor: float) -> float:

@@ -9,18 +9,16 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import wrap
 
 import ablations
 import accuracy_pages
 import accuracy_plots
-import fitted
 import halves
 import published_rows
 from published_rows import PublishedRun
 
 from simulator.commands._saved_outcomes import SavedOutcomes
-from simulator.config.step_constants import FILE, StepConstant, arithmetic, step_constants
+from simulator.config.step_constants import FILE, text_with
 from simulator.files import atomic
 from simulator.measurements.csv_tables import read
 from simulator.validate import training
@@ -30,10 +28,6 @@ ROOT = HERE.parents[1]
 TABLE = ROOT.parent / "shared" / "data" / "training.csv"
 PREDICTIONS = HERE / "predictions.csv"
 TEXTS = (HERE / "report.md", ROOT / "docs" / "accuracy.md", ROOT / "topologies" / FILE)
-CONSTANTS_HEAD = """# Global constants of a step, beyond those of kernels, collectives and power: at most eight, none of
-# them of a source, a model or a GPU. results/validation/make.py fits and writes them.
-constants:
-"""
 OUTCOMES = ROOT / "results" / "_scratch" / "published_runs.jsonl"
 MOST_VARIED = 8
 """Rows of a source whose ablations are predicted."""
@@ -48,32 +42,14 @@ def predict(most: int, varied: int) -> None:
     runs = published_rows.predicted(table, rows, saved)
     chosen = [row for row in rows if row["tier"] in published_rows.HEADLINE]
     ids = {row["id"] for row in published_rows.thinned(chosen, varied)}
-    runs = ablations.with_variants(runs, rows, ids, saved)
-    published_rows.write(runs, PREDICTIONS)
-    found = fitted.constant(accuracy_pages.headline_runs(runs)).value
-    if found != arithmetic():
-        print(f"{fitted.NAME}: {found} fits better than {arithmetic()}, with which these steps were predicted: predict again")
-
-
-def constants_file(*made: StepConstant) -> str:
-    """The file of the global constants of steps, of which those made from published steps are written anew."""
-    return CONSTANTS_HEAD + "".join(map(entry, ({**step_constants(), **{one.name: one for one in made}}).values()))
-
-
-def entry(constant: StepConstant) -> str:
-    """A constant as an entry of the file."""
-    low, high = constant.interval
-    lines = [f"  - name: {constant.name}", f"    value: {constant.value}", f"    interval: [{low}, {high}]"]
-    for key in ("obtained", "moves"):
-        lines += [f"    {key}: >-", *wrap(getattr(constant, key), 130, initial_indent=" " * 6, subsequent_indent=" " * 6)]
-    return "\n".join([*lines, ""])
+    published_rows.write(ablations.with_variants(runs, rows, ids, saved), PREDICTIONS)
 
 
 def pages(runs: Sequence[PublishedRun]) -> dict[Path, str]:
     """Every file of text that the predictions make."""
     chosen = accuracy_pages.headline_runs(runs)
-    constant, factor = halves.model_error_constant(chosen), fitted.constant(chosen)
-    made = accuracy_pages.report(runs, constant), accuracy_pages.accuracy(runs, constant), constants_file(factor, constant)
+    constant = halves.model_error_constant(chosen)
+    made = accuracy_pages.report(runs, constant), accuracy_pages.accuracy(runs, constant), text_with(constant)
     return dict(zip(TEXTS, made, strict=True))
 
 

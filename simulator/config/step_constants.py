@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
+from textwrap import wrap
 from typing import Annotated
 
 from ..fields import Declared, Length, Limits, Name
@@ -16,8 +17,13 @@ from .document import read
 from .reader import validated
 
 FILE = "_step_constants.yaml"
+HEAD = """# Global constants of a step, beyond those of kernels, collectives and power: at most eight, none of
+# them of a source, a model or a GPU. results/calibration/make.py and results/validation/make.py write them.
+constants:
+"""
 MOST_CONSTANTS = 8
 Positive = Annotated[float, Limits(gt=0)]
+NotNegative = Annotated[float, Limits(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +32,7 @@ class StepConstant(Declared):
 
     name: Annotated[Name, "name of the constant"]
     value: Annotated[Positive, "its value"]
-    interval: Annotated[tuple[Positive, Positive], Length(2, 2), "its least and greatest value, fitted to halves of the sources"]
+    interval: Annotated[tuple[NotNegative, NotNegative], Length(2, 2), "its least and greatest value, from parts of the data"]
     obtained: Annotated[str, "how it was obtained"]
     moves: Annotated[str, "what moves when it moves"]
 
@@ -42,6 +48,19 @@ class StepConstantsFile(Declared):
 def step_constants() -> dict[str, StepConstant]:
     """All global constants of steps, by name."""
     return {each.name: each for each in validated(StepConstantsFile, read(catalog.folder("clusters") / FILE)).constants}
+
+
+def text_with(constant: StepConstant) -> str:
+    """The text of that file, with one constant written anew."""
+    return HEAD + "".join(map(_entry, {**step_constants(), constant.name: constant}.values()))
+
+
+def _entry(constant: StepConstant) -> str:
+    low, high = constant.interval
+    lines = [f"  - name: {constant.name}", f"    value: {constant.value}", f"    interval: [{low}, {high}]"]
+    for key in ("obtained", "moves"):
+        lines += [f"    {key}: >-", *wrap(getattr(constant, key), 130, initial_indent=" " * 6, subsequent_indent=" " * 6)]
+    return "\n".join([*lines, ""])
 
 
 def arithmetic() -> float:

@@ -384,6 +384,11 @@ class Fidelity(Declared):
     ] = "sustained"
     calibration: Annotated[
         Literal["steps", "kernels"],
-        "steps: arithmetic takes longer than alone, by one factor that was fitted to published steps; kernels: no number that "
-        "was fitted to a step counts",
+        "steps: arithmetic takes longer than alone, by one factor that was fitted to steps of single GPUs; kernels: no number "
+        "that was fitted to a step counts",
     ] = "steps"
+    boards: Annotated[
+        Literal["slowest", "alike"],
+        "slowest: sustained clocks are those of the slowest board of a job, which the others wait for; alike: every board is as "
+        "the one that was measured",
+    ] = "slowest"

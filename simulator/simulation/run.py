@@ -328,18 +328,18 @@ def _framework(scenario: Scenario) -> str:
 
 def _result_lines(run: Run) -> list[tuple[str, str]]:
     """Summary lines of the step: throughput, MFU, and the time by cause."""
-    m = run.metrics
+    m, sustained = run.metrics, run.scenario.fidelity.power == "sustained"
     return [
         ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
         ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),
-        *time_lines(m, run.sustained_clocks_s if run.scenario.fidelity.power == "sustained" else None),
+        *time_lines(m, run.sustained_clocks_s if sustained else None, run.prices.estimator.options.boards),
     ]
 
 
 def _calibration(run: Run) -> str:
-    """What was fitted to published steps, where it counts."""
+    """What was fitted to steps, where it counts."""
     longer = run.prices.estimator.options.arithmetic - 1
-    return f"{longer:+.1%} on arithmetic, over kernels alone; fitted to published steps" if longer else ""
+    return f"{longer:+.1%} on arithmetic, over kernels alone; fitted to steps of single GPUs" if longer else ""
 
 
 def _memory(run: Run) -> list[tuple[str, str]]:

@@ -184,15 +184,17 @@ def prices_of(scenario: Scenario) -> PricedKernels:
     gpu, framework = scenario.cluster.gpu, scenario.framework
     accumulates = framework.fusion.accumulation and framework.gradients_of(scenario.job) == "fp32"
     library = "" if framework.attention == UNFUSED else framework.attention
-    several = scenario.cluster.gpus > 1  # of one GPU a step takes what its kernels take: results/calibration
-    slower = step_constants.arithmetic() if scenario.fidelity.calibration == "steps" and several else 1.0
-    software = Options(library, accumulate=accumulates, launches=LAUNCHES[scenario.fidelity.power], arithmetic=slower)
+    slower = step_constants.arithmetic() if scenario.fidelity.calibration == "steps" else 1.0
+    boards = derived.mesh_of(scenario).ranks if scenario.fidelity.boards == "slowest" else 1
+    launches = LAUNCHES[scenario.fidelity.power]
+    software = Options(library, accumulate=accumulates, launches=launches, boards=boards, arithmetic=slower)
     return measured_cost(gpu, scenario.job.activation_dtype, shipped_fits.fits_for(gpu), software)
 
 
 def kept_prices(scenario: Scenario, session: Session) -> PricedKernels:
     """`prices_of`, from what a session keeps."""
-    options = scenario.framework, scenario.job.activation_dtype, scenario.framework.gradients_of(scenario.job), scenario.fidelity
+    software = scenario.framework, scenario.job.activation_dtype, scenario.framework.gradients_of(scenario.job)
+    options = *software, scenario.fidelity, derived.mesh_of(scenario).ranks
     return session.prices(scenario.cluster, options, lambda: prices_of(scenario))
 
 

@@ -24,10 +24,10 @@ DIGITS = 5
 """Significant digits of the seconds of a whole step."""
 
 
-def time_lines(m: Metrics, clocks_s: float | None) -> list[tuple[str, str]]:
+def time_lines(m: Metrics, clocks_s: float | None, boards: int) -> list[tuple[str, str]]:
     """A line for each cause that takes time, what of the compute is longer than it could be, and the largest loss.
 
-    `clocks_s` is what sustained clocks add to the compute, where they count.
+    `clocks_s` is what sustained clocks add to the compute, where they count: those of the slowest of so many `boards`.
     """
     lines: list[tuple[str, str]] = []
 
@@ -38,7 +38,8 @@ def time_lines(m: Metrics, clocks_s: float | None) -> list[tuple[str, str]]:
     if m.slowed_s:
         line("- slow-down", m.slowed_s, "of it: kernels are slowed by communication beside them")
     if clocks_s is not None:
-        line("- clocks", clocks_s, "of it: kernels take longer than in short bursts, at clocks that the board sustains")
+        board = f"the slowest of {boards:,} boards" if boards > 1 else "the board"
+        line("- clocks", clocks_s, f"of it: kernels take longer than in short bursts, at clocks that {board} sustains")
     waits = _waits(m)
     for label, (seconds, words) in waits.items():
         line(label, seconds, words)

@@ -86,8 +86,8 @@ class KernelTime(Summarised):
     def _power(self) -> str:
         """Which of the two times this is, and the other one."""
         if self.power == "burst":
-            return f"in a burst of {BURST:.0f} launches; sustained, as within a step: {self.sustained_us:,.2f} us"
-        return f"sustained, as within a step; in a burst of {BURST:.0f} launches: {self.burst_us:,.2f} us"
+            return f"in a burst of {BURST:.0f} launches; sustained, as in a step of one GPU: {self.sustained_us:,.2f} us"
+        return f"sustained, as in a step of one GPU; in a burst of {BURST:.0f} launches: {self.burst_us:,.2f} us"
 
     def as_dict(self) -> dict[str, Any]:
         """The content of `trainsim kernel --json`."""

@@ -273,6 +273,7 @@ CASES: dict[str, Case] = {
     "framework.sms.exchanges": Case(4, {**BESIDE, **SLOWED, "plan.overlap.ep": True}),
     "fidelity.power": Case("burst"),
     "fidelity.calibration": Case("kernels"),
+    "fidelity.boards": Case("alike"),
     "perturb.0.rank": Case(8, SLOW_RANK),
     "perturb.0.speed": Case(0.25, SLOW_RANK),
     "perturb.0.from": Case("3 ms", SLOW_RANK),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.config import shipped_fits, step_constants
@@ -49,13 +52,39 @@ def test_t21_9_one_factor_on_arithmetic_was_fitted_to_steps() -> None:
     for cost in usual.kernel_costs:
         longer = 1 if " bytes each" in cost.shape else factor
         assert cost.seconds_each == pytest.approx(before_s[cost.name, cost.shape, cost.ranks] * longer, rel=1e-12)
-    single = small_cluster(1, gpus_per_node=1)
-    both = [scenario(LARGE, single, sim.Plan(), JOB, fidelity=how) for how in (sim.Fidelity(), KERNELS)]
-    one, other = (run.simulate(allow_oom=True) for run in both)
-    assert one.metrics.step_time_s == other.metrics.step_time_s, "a GPU alone"
     said = dict(usual.summary)["calibration"]
     assert said.startswith(f"{factor - 1:+.1%} on arithmetic")
     assert "calibration" not in dict(alone.summary)
+
+
+def test_t21_10_kernels_have_the_pace_of_the_slowest_board() -> None:
+    """More boards never quicken a kernel, only arithmetic changes, and only at sustained clocks; a GPU alone is as measured."""
+    alike = sim.Fidelity(boards="alike")
+    usual, same = large().simulate(), large(fidelity=alike).simulate()
+    before_s = {(cost.name, cost.shape, cost.ranks): cost.seconds_each for cost in same.kernel_costs}
+    for cost in usual.kernel_costs:
+        now_s, then_s = cost.seconds_each, before_s[cost.name, cost.shape, cost.ranks]
+        assert now_s == then_s if " bytes each" in cost.shape else now_s > then_s
+    bursts = [large(fidelity=replace(how, power="burst")).simulate().metrics.step_time_s for how in (alike, sim.Fidelity())]
+    assert bursts[0] == bursts[1]
+    single = small_cluster(1, gpus_per_node=1)
+    alone = [scenario(LARGE, single, sim.Plan(), JOB, fidelity=how) for how in (sim.Fidelity(), alike)]
+    one, other = (run.simulate(allow_oom=True) for run in alone)
+    assert one.metrics.step_time_s == other.metrics.step_time_s
+    assert "clocks that the slowest of 8 boards sustains" in dict(usual.summary)["- clocks"]
+    assert "clocks that the board sustains" in dict(one.summary)["- clocks"]
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6))
+def test_t21_10_more_boards_have_a_slower_one(few: int, more: int) -> None:
+    few, more = sorted((few, more))
+    assert 1 == power.slowest(1) <= power.slowest(few) <= power.slowest(more)
+
+
+@pytest.mark.parametrize("boards", [2, 8, 64, 1024])
+def test_t21_10_the_slowest_of_many_is_the_mean_of_the_slowest_drawn(boards: int) -> None:
+    drawn = np.random.default_rng(boards).standard_normal((4000, boards)).max(axis=1)
+    assert 1 + power.BOARD_SPREAD * drawn.mean() == pytest.approx(power.slowest(boards), abs=0.02)
 
 
 def test_t21_4_what_sustained_clocks_add() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from simulator.config.document import Document
 from simulator.config.named_parts import Trust
 from simulator.config.scenario import from_document
-from simulator.config.step_constants import model_error, step_constants
+from simulator.config.step_constants import model_error
 from simulator.measurements.training_rows import scenario_of
 from simulator.validate import training
 from simulator.validate.report import compare_rows
@@ -93,15 +93,10 @@ def test_a_factor_removes_a_common_error_and_a_constant_mfu_fits_runs_of_one_mfu
     assert baselines.implied_mfu(runs[0]) == pytest.approx(0.4)
 
 
-def test_the_factor_on_arithmetic_is_what_published_steps_ask_for() -> None:
-    """Steps of nothing but arithmetic."""
-    shipped = step_constants()[made.fitted.NAME].value
-    runs = [run(i, shipped / 1.25 - 1, source=f"source {i % 4}", variants={made.fitted.ALONE: 1 / 1.25}) for i in range(12)]
-    assert made.fitted.factor(runs) == 1.25
-    assert halves.two_way(runs, made.fitted.factor, made.fitted.error).median == pytest.approx(0.0, abs=1e-12)
-    found = made.fitted.constant(runs)
-    assert (found.value, found.interval) == (1.25, (1.25, 1.25))
-    assert made.fitted.constant([run(0, 0.1)]) == step_constants()[made.fitted.NAME]
+def test_the_best_factor_is_what_sources_ask_for_each_counting_once() -> None:
+    runs = [run(i, 1 / 1.05 - 1, source=f"source {i}") for i in range(3)] + [run(i, 0.0, source="large") for i in range(3, 9)]
+    assert math.exp(-baselines.best_factor(runs)) == pytest.approx(1.05)
+    assert halves.two_way(runs[:3] * 2, baselines.best_factor, baselines.error_without).p90 == pytest.approx(0.0, abs=1e-12)
 
 
 def test_speeds_are_compared_relative_to_1f1b_and_to_the_smallest_run() -> None:

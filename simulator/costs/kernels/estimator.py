@@ -219,8 +219,10 @@ class Options:
     """Number of second operands that a benchmark cycles through when it repeats a GEMM; 0 without repetition."""
     launches: float = BURST
     """Number of launches in a row: `SUSTAINED` for kernels of a step, or those of a measuring loop."""
+    boards: int = 1
+    """Number of GPUs that wait for one another, so that kernels in a step have the pace of the slowest."""
     arithmetic: float = 1.0
-    """Factor on the times of GEMMs, attention and experts: in a step they take longer than in a loop of themselves."""
+    """Factor on GEMMs, attention and experts: in a step they take longer than in a loop of themselves."""
 
 
 @dataclass(frozen=True)
@@ -272,9 +274,8 @@ class Estimator:
             family.name, lambda constants: family.kernel_s(constants, estimator, estimator.machine_for(family), kernel)
         )
         found: Estimate = family.estimate(estimator, estimator.machine_for(family), kernel, chosen)
-        slower = 0.0
-        if self.options.launches > BURST and hasattr(chosen.fit.constants, "throttle"):
-            slower = estimator._beyond_burst(family, kernel, chosen)
+        throttles = self.options.launches > BURST and hasattr(chosen.fit.constants, "throttle")
+        slower = estimator._beyond_burst(family, kernel, chosen) if throttles else 0.0
         if family.any_format:
             return found
         sigma = math.hypot(found.sigma, power.THROTTLE_SIGMA * slower)
@@ -289,21 +290,22 @@ class Estimator:
     def selected(self, family: str, takes_s: Callable[[Constants], float] | None = None) -> SelectedFit:
         """The fit for a family of kernels; the library of the options counts only where the library has such kernels.
 
-        In a step, the arithmetic is slower where the board draws less power than the measured board of the same chip.
-        Where no library is named, the fastest (by `takes_s`) of several libraries in the profile of this GPU is taken.
+        In a step, arithmetic is slower on a board that draws less power than the measured one, and on the slowest of several. Of
+        libraries in the profile of this GPU the fastest (by `takes_s`) is taken if none is named.
         """
         chosen = self._unlimited(family, takes_s)
-        owner = self.fits.gpus.get(chosen.owner)
-        at_w = power.reference_w(self.gpu, owner)
-        kernels = families()[family]
-        limited = kernels.limited(chosen.fit.constants, power.slowdown(self.gpu, at_w))
+        at_w = power.reference_w(self.gpu, self.fits.gpus.get(chosen.owner))
+        slower, slowest = power.slowdown(self.gpu, at_w), power.slowest(self.options.boards)
+        limited = families()[family].limited(chosen.fit.constants, slower, slowest)
         if self.options.launches != SUSTAINED or limited == chosen.fit.constants:
             return chosen
+        chosen = replace(chosen, fit=replace(chosen.fit, constants=limited))
+        if slower == 1:
+            return chosen
         provenance: Provenance = "transferred" if chosen.provenance == "measured" else chosen.provenance
-        sigma = math.hypot(chosen.sigma, power.slowdown_sigma(self.gpu, at_w))
-        return replace(chosen, fit=replace(chosen.fit, constants=limited), provenance=provenance, sigma=sigma)
+        return replace(chosen, provenance=provenance, sigma=math.hypot(chosen.sigma, power.slowdown_sigma(self.gpu, at_w)))
 
-    def _unlimited(self, family: str, takes_s: Callable[[Constants], float] | None) -> SelectedFit:
+    def _unlimited(self, family: str, takes_s: Callable[[Constants], float] | None = None) -> SelectedFit:
         """The fit for a family of kernels, as it holds at the limit of power of the board that was measured."""
         kernels = families()[family]
         dtype = "" if kernels.any_format else self.gemm_dtype
@@ -337,7 +339,7 @@ class Estimator:
         """A quantity that was fitted beside kernels, or 0 without a fit of a GPU that runs the same kernels. What the host takes
         hardly depends on the GPU: where a shipped fit does not tell, it is the median of all that do. A user's own fit has it
         in its constants."""
-        selected = self.selected(family)
+        selected = self._unlimited(family)
         if name in families()[family].of_host and name not in selected.fit.beside and not self.is_own(selected):
             told = [fit.beside[name] for fits in self.fits.fits.values() for fit in fits if name in fit.beside]
             return median(told) if told else 0.0

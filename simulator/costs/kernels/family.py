@@ -325,9 +325,13 @@ class KernelFamily(ABC):
         }
         return replace(constants, **slower)
 
-    def limited(self, constants: Constants, slowdown: float) -> Constants:
-        """Constants of kernels whose arithmetic takes `slowdown` times as long on a board with another limit of power."""
-        return replace(constants, limited=slowdown) if "limited" in kinds(constants) else constants
+    def limited(self, constants: Constants, slowdown: float, throttled: float) -> Constants:
+        """Constants of kernels whose arithmetic takes `slowdown` times as long on a board with another limit of power, and which
+        a limit of power slows `throttled` times as much as on the measured board.
+        """
+        if not {"limited", "throttle"} <= kinds(constants).keys():
+            return constants
+        return replace(constants, limited=slowdown, throttle=constants.throttle * throttled)
 
     def slower_library(self, constants: Constants, factor: float) -> Constants:
         """Constants of a library whose arithmetic takes `factor` times as long."""

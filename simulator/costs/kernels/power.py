@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from statistics import NormalDist
 
 from ...hardware.gpu import PEAK_OF, Gpu
 from ...units import PER_PICO
@@ -36,6 +37,10 @@ LEAST_W, MOST_W = 300.0, 1400.0
 THROTTLE_SIGMA = 0.5
 """Relative standard error of what kernels take beyond a burst. Two libraries that run the same products in 16 bits on one board,
 each fitted alone, differ by half the logarithm of 1.6 (B200) to 4.5 (GB300): 0.5 is their root mean square."""
+
+BOARD_SPREAD = 0.28
+"""Standard deviation, among boards of one chip, of what their limit of power adds to arithmetic, relative to it. From two boards
+alone (results/calibration): endless loops of GEMMs and attention take 12.5% longer than bursts on one, and 9.1% on the other."""
 
 PJ_PER_FLOP: Mapping[str, Mapping[str, float]] = {
     "ampere": {"bf16": 1.2},
@@ -68,6 +73,15 @@ def slowdown_sigma(gpu: Gpu, reference: float) -> float:
     """The relative standard error of this factor: half of what it differs between the ends of `GAMMA_RANGE`."""
     steep, flat = (1 / gamma for gamma in GAMMA_RANGE)
     return abs(math.log(_ratio(gpu, reference))) * (steep - flat) / 2
+
+
+def slowest(boards: int) -> float:
+    """The factor on what the limit of power adds to arithmetic, on the slowest of so many boards over the usual board.
+
+    A group that waits for all of its GPUs has the pace of this one. Expected greatest of normal values: Blom, "Statistical
+    Estimates and Transformed Beta-Variables", 1958.
+    """
+    return 1 + BOARD_SPREAD * NormalDist().inv_cdf((boards - 0.375) / (boards + 0.25))
 
 
 def acts(gpu: Gpu, reference: float) -> bool:
