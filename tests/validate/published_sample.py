@@ -1,6 +1,6 @@
 """The sample of the published runs that `make test` predicts, and the median error of each of its sources.
 
-The files take turns with their runs of the least work, layers times microbatches of a data-parallel rank, sixty in all.
+The files take turns with their runs of the least work, layers times microbatches of a data-parallel rank, 32 in all.
 `python -m tests.validate.published_sample` writes the sample and its medians into `published_sample.json`.
 """
 
