@@ -39,7 +39,7 @@ def time_lines(m: Metrics, clocks_s: float | None, boards: int) -> list[tuple[st
         line("- slow-down", m.slowed_s, "of it: kernels are slowed by communication beside them")
     if clocks_s is not None:
         board = f"the slowest of {boards:,} boards" if boards > 1 else "the board"
-        line("- clocks", clocks_s, f"of it: kernels take longer than in short bursts, at clocks that {board} sustains")
+        line("- clocks", clocks_s, f"of it: kernels take longer than in short bursts, at sustained clocks of {board}")
     waits = _waits(m)
     for label, (seconds, words) in waits.items():
         line(label, seconds, words)

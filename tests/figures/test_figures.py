@@ -299,7 +299,7 @@ def test_the_waterfall_goes_from_the_step_to_its_flop_at_peak_without_a_gap(run:
     shown = waterfall(run)
     axes = waterfall_plot(run, shown).axes[0]
     spans = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
-    assert spans[0] == (0, 100)
+    assert spans[0] == (0, pytest.approx(100))
     assert spans[-1] == (0, pytest.approx(100 * run.metrics.mfu))
     for (low, _), (_, high) in pairwise([(100, 100), *spans[1:-1]]):
         assert high == pytest.approx(low, abs=0.2), "but for causes that are too small to draw"

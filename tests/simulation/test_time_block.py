@@ -17,7 +17,7 @@ from simulator.simulation.time_block import time_lines
 )
 def test_the_parts_are_the_step_and_the_largest_loss_is_named(plan: sim.Plan, loss: str) -> None:
     run = sim.simulate(sim.model("llama3-8b"), sim.cluster("dgx-h100", nodes=1), plan, sim.Job(2048, 8), allow_oom=True)
-    *parts, (label, said) = time_lines(run.metrics, run.sustained_clocks_s)
+    *parts, (label, said) = time_lines(run.metrics, run.sustained_clocks_s, run.gpus)
     seconds = [float(text.split()[1].strip("<")) for name, text in parts if name[0] != "-"]
     assert sum(seconds) == pytest.approx(run.metrics.step_time_s, rel=1e-4)
     assert label == "largest loss"
