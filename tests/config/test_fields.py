@@ -285,6 +285,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "granularity": (scenario(), "layer"),
         "power": (scenario(), "burst"),
         "calibration": (scenario(), "kernels"),
+        "boards": (scenario(), "alike"),
     },
     sim.Perturb: {
         "rank": (scenario(perturb=(SLOW_RANK,)), 8),
