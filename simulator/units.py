@@ -18,7 +18,6 @@ from .errors import UserError, nearest, shown
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
-BILLION = 10**9
 TFLOP = 10**12
 BITS_PER_BYTE = 8
 NS_PER_S = 10**9

@@ -7,9 +7,8 @@ pipeline has two stages per rank; the NICs are the usual ones of the GPU; tensor
 narrower than the model. A row without a layout or a global batch is refused.
 
 A model of the catalog whose name `model_name` holds, and whose width and heads are those of the row, says what no column says,
-such as head dimensions, latent attention or tied embeddings. Other models are GPTs (learned positions, biases, tied embeddings),
-or Llamas if their MLP has a gate. Where ranks divide embedding and head these are not tied. A vocabulary that is not stated has
-51,200 tokens, or 32,000 if the number of parameters says so.
+such as head dimensions, latent attention or tied embeddings. Other models are GPTs (learned positions, biases, tied embeddings,
+a vocabulary of 51,200), or Llamas if their MLP has a gate. Where ranks divide embedding and head these are not tied.
 
 A profile may have a sibling for a month, for models with experts, or for GPTs, which rows of these take.
 
@@ -20,7 +19,6 @@ scenario as JSON (`published_runs`).
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -33,7 +31,6 @@ from ..config.framework_profiles import nearest_profile
 from ..errors import UserError, shown
 from ..files import parsed_json
 from ..kernels import UNFUSED
-from ..units import BILLION
 from ..workload.architecture import NO_HYBRIDS, hybrid_family
 from .csv_tables import Row, count, number
 from .measured_cluster import word
@@ -42,12 +39,10 @@ COLUMNS = (
     "model_name", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "gated_mlp", "vocab", "seq_len", "num_experts",
     "moe_topk", "moe_ffn_hidden", "gpu_model", "gpus", "gpus_per_node", "inter_node", "nvlink_domain", "nvlink_oneway_GBps",
     "nic_gbit_per_node", "dtype", "tp", "sp", "pp", "vpp", "schedule", "cp", "ep", "dp", "sharding", "micro_batch",
-    "global_batch", "recompute", "framework_profile", "framework_date", "facts", "scenario", "params_b",
+    "global_batch", "recompute", "framework_profile", "framework_date", "facts", "scenario",
 )  # fmt: skip
 """Columns that describe a run."""
-VOCABS = (51_200, 32_000)
-"""Usual vocabularies: that of GPT-2 as Megatron-LM pads it, and that of tokenizers by SentencePiece such as Llama's."""
-USUAL_CHUNKS, USUAL_GPUS_PER_NODE = 2, 8
+USUAL_VOCAB, USUAL_CHUNKS, USUAL_GPUS_PER_NODE = 51_200, 2, 8
 SEQUENCE_PARALLEL_SINCE, BF16_SINCE = "2023", "2022"
 WITHOUT_BF16 = ("p4", "p100", "t4", "v100")
 NIC_GBIT = {"a100": 200}
@@ -150,8 +145,8 @@ def facts_of(row: Row) -> dict[str, str]:
 def model_of(row: Row) -> dict[str, Any]:
     """The model of a row: its sizes, over those of the model of the catalog that has its name."""
     if row.get("scenario"):
-        whole = _whole(row).get("model")
-        return whole if isinstance(whole, dict) else {"name": str(whole)}
+        model = _whole(row).get("model")
+        return model if isinstance(model, dict) else {"name": str(model)}
     facts, sizes = facts_of(row), {key: count(row, column) for key, column in SIZES.items() if row[column].strip()}
     gate = {"gated_mlp": number(row["gated_mlp"]) == 1} if row["gated_mlp"].strip() else {}
     if family := hybrid_family(row["model_name"].replace(" ", "-")):
@@ -160,7 +155,7 @@ def model_of(row: Row) -> dict[str, Any]:
     kind = facts.get("attention_kind", "")
     if kind in NEEDS_MODEL and NEEDS_MODEL[kind] not in known:
         raise UserError(f"facts: attention_kind={kind}: no column has its sizes, and the catalog has no such model")
-    model: dict[str, Any] = {"name": known["name"]} if known else dict({} if gate.get("gated_mlp") else GPT)
+    model = {"name": known["name"]} if known else {"vocab": USUAL_VOCAB, **({} if gate.get("gated_mlp") else GPT)}
     if {**known, **model}.get("positions") == "learned":
         model["max_sequence_length"] = max(count(row, "seq_len"), known.get("max_sequence_length", 0))
     if facts.get("vocab_placement") in UNTIED:
@@ -173,24 +168,7 @@ def model_of(row: Row) -> dict[str, Any]:
         model["activation"] = ACTIVATIONS.get(facts["activation"], facts["activation"])
     if facts.get("parallel_block", "off") not in ("off", "none"):
         model["parallel_mlp"] = "one_norm"
-    model |= {**sizes, **gate}
-    return model if known or "vocab" in model else {**model, "vocab": _vocab(row, model)}
-
-
-def _vocab(row: Row, model: Mapping[str, Any]) -> int:
-    """The vocabulary of a model of which it is not stated: of the usual ones, the one with which the parameters come nearest to
-    those that are stated, as far as they agree in all digits; else the first. Whole billions are a name and no count.
-    """
-    stated = number(row.get("params_b") or "")
-    if math.isnan(stated) or stated == round(stated):
-        return VOCABS[0]
-    digits = len(f"{stated}".partition(".")[2])
-    try:
-        billions = {vocab: load.model(model, vocab=vocab).parameters / BILLION for vocab in VOCABS}
-    except UserError:  # sizes that are missing or wrong, which the reader of the scenario names
-        return VOCABS[0]
-    agreeing = [vocab for vocab in VOCABS if round(billions[vocab], digits) == stated]
-    return min(agreeing, key=lambda vocab: abs(billions[vocab] - stated), default=VOCABS[0])
+    return {**model, **sizes, **gate}
 
 
 def _named(name: str, sizes: Mapping[str, int]) -> dict[str, Any]:

@@ -56,24 +56,6 @@ def test_a_model_of_the_catalog_says_what_columns_do_not(name: str, file: str | 
     assert "bias" not in model
 
 
-@pytest.mark.parametrize(
-    ("layers", "hidden", "parameters", "vocab"),
-    [
-        (30, 4096, "6.2", 32000),  # 6.18 billion, or 6.26
-        (30, 4096, "6.3", 51200),
-        (22, 2304, "1.5", 32000),  # 1.478 billion, or 1.522
-        (30, 4096, "7.1", 51200),  # neither
-        (24, 4096, "5", 51200),  # a name
-        (30, 4096, "", 51200),
-    ],
-)
-def test_a_vocabulary_that_is_not_stated_follows_from_the_parameters(
-    layers: int, hidden: int, parameters: str, vocab: int
-) -> None:
-    cells = {"layers": layers, "hidden": hidden, "heads": 32, "kv_heads": 32, "ffn_hidden": 4 * hidden, "params_b": parameters}
-    assert part("model", **cells)["vocab"] == vocab
-
-
 def test_learned_positions_are_as_many_as_tokens() -> None:
     gpt3 = {"model_name": "GPT-3 175B", "layers": 96, "hidden": 12288, "heads": 96, "kv_heads": 96, "ffn_hidden": 49152}
     assert part("model", **gpt3, seq_len=1024)["max_sequence_length"] == 2048

@@ -110,7 +110,7 @@ def test_memory_counts_what_the_published_number_counts(kind: str) -> None:
 
 
 def test_the_predictor_sees_nothing_that_was_measured_and_no_source() -> None:
-    assert not {*HIDDEN, *MEASURED, "flop_convention"} & set(training.READS)
+    assert not {*HIDDEN, *MEASURED, "flop_convention", "params_b"} & set(training.READS)
 
 
 def test_shuffling_and_blanking_what_is_hidden_changes_no_prediction() -> None:
