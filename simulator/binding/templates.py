@@ -157,7 +157,9 @@ class Templates:
                 of[key] = begin + body.named[name]
         between = []
         for step, body, begin in zip(steps, bodies, begins.tolist(), strict=False):
-            waiting = [*((0, key) for key in step.after), *((body.named[name], key) for name, key in step.waits)]
+            waiting = [(0, key) for key in step.after]
+            if step.waits:
+                waiting += [(body.named[name], key) for name, key in step.waits]
             for row, key in waiting:
                 before = made.get(step.iteration - (key[0] == PARAMETERS), {}).get(key)
                 if before is None:

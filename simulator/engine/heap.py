@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from .contract import Contracted, Pieces, contract
-from .progress import LIMIT, NEVER, Progress, Speeds, bodies_of, speeds_of
+from .progress import LIMIT, NEVER, Progress, Speeds, begun_ns, bodies_of, speeds_of
 from .rates import SharedLinkRates
 from .task import CORES, MEMORY, Array, TaskGraph, offsets
 from .timeline import Times, deadlock
@@ -295,5 +295,4 @@ class _Speeds:
 
     def begun_ns(self) -> Array:
         """The start of every piece."""
-        parts = [part for task in sorted(self.of) for part in self.of[task].starts_ns()]
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        return begun_ns(self.of[task] for task in sorted(self.of))

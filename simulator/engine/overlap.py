@@ -46,12 +46,12 @@ def _bounds(preds: Csr, lanes: Csr, rows: Array) -> tuple[Array, Array]:
     """
     last, first = np.full(len(preds), -1), np.full(len(preds), len(rows))
     waits, before = preds.row_of, preds.idx
+    queues = [lanes.row(lane) for lane in np.flatnonzero(lanes.counts).tolist()]
     for _ in range(PASSES):
         last[rows] = first[rows] = np.arange(len(rows))
         np.maximum.at(last, waits, last[before])
         np.minimum.at(first, before, first[waits])
-        for lane in range(len(lanes)):
-            queue = lanes.row(lane)
+        for queue in queues:
             last[queue] = np.maximum.accumulate(last[queue])
             first[queue] = np.minimum.accumulate(first[queue][::-1])[::-1]
     last[rows] = first[rows] = np.arange(len(rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -22,12 +22,11 @@ LIMIT = 1 << 61
 class Body:
     """Pieces, one after the other, and when they end at speeds that have been met."""
 
-    __slots__ = ("columns", "kind", "known", "ns")
+    __slots__ = ("kind", "known", "ns")
 
     def __init__(self, ns: tuple[int, ...], kind: tuple[int, ...]) -> None:
         self.ns, self.kind = ns, kind
         self.known: dict[Speeds, list[int]] = {}
-        self.columns: dict[Speeds, Array] = {}
 
     def ends(self, speeds: Speeds) -> list[int]:
         """The end of every piece after the start of the first one, at these speeds."""
@@ -36,15 +35,6 @@ class Body:
             lasting = [time_of(ns << SPEED_BITS, speeds[kind]) for ns, kind in zip(self.ns, self.kind, strict=True)]
             found = self.known[speeds] = list(accumulate(lasting))
         return found
-
-    def starts_ns(self, at: int, present: int, first: int, speeds: Speeds) -> Array:
-        """The starts of the pieces behind piece `at`, up to the present one, if ends at these speeds count from `first`."""
-        ends = self.ends(speeds)
-        if ends[-1] >= LIMIT:
-            return np.array([first + end for end in ends[at:present]], dtype=np.int64)
-        if speeds not in self.columns:
-            self.columns[speeds] = np.array(ends)
-        return first + self.columns[speeds][at:present]
 
 
 class Progress:
@@ -94,10 +84,37 @@ class Progress:
                 self.left = (body.ns[present] << SPEED_BITS) - speeds[body.kind[present]] * (now - first - ends[present - 1])
         self.since = now
 
-    def starts_ns(self) -> list[Array]:
-        """The starts of all pieces, in parts."""
-        columns = [np.array([self.begun_ns])]
-        return columns + [self.body.starts_ns(*change) for change in self.passed]
+
+def begun_ns(tasks: Iterable[Progress]) -> Array:
+    """The start of every piece of some tasks, one task after the other.
+
+    The pieces between two changes of the present one start when those before them end, counted from one time: such a part is a
+    section of a table of ends. The tables stand in one column, from which all parts are taken at once.
+    """
+    tables: dict[tuple[int, Speeds], int] = {}
+    columns, size = [np.zeros(1, dtype=np.int64)], 1
+    from_ns, first, lengths = [], [], []
+    for task in tasks:
+        body = task.body
+        from_ns.append(task.begun_ns)
+        first.append(0)
+        lengths.append(1)
+        for at, present, since_ns, speeds in task.passed:
+            ends, place = body.ends(speeds), tables.get((id(body), speeds))
+            if ends[-1] >= LIMIT:  # those of pieces that passed at other speeds, perhaps
+                columns.append(np.array([since_ns + end for end in ends[at:present]], dtype=np.int64))
+                place, since_ns, size = size - at, 0, size + present - at
+            elif place is None:
+                place = tables[id(body), speeds] = size
+                columns.append(np.array(ends, dtype=np.int64))
+                size += len(ends)
+            from_ns.append(since_ns)
+            first.append(place + at)
+            lengths.append(present - at)
+    each = np.array(lengths, dtype=np.int64)
+    inside = np.arange(each.sum()) - np.repeat(np.append(0, np.cumsum(each))[:-1], each)
+    begun: Array = np.concatenate(columns)[np.repeat(np.array(first, dtype=np.int64), each) + inside]
+    return begun + np.repeat(np.array(from_ns, dtype=np.int64), each)
 
 
 def bodies_of(pieces: Pieces) -> dict[int, Body]:

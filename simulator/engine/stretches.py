@@ -272,10 +272,12 @@ def _cut(whole: Template, inside: Array, group: Array) -> _Cut:
 
 def _last(values: Array, key: Array) -> Array:
     """For each entry the largest value of all entries with its key."""
-    _, which = np.unique(key, return_inverse=True)
-    most = np.zeros(len(key), dtype=np.int64)
-    np.maximum.at(most, which, values)
-    largest: Array = most[which]
+    if not len(key):
+        return values
+    order = np.argsort(key, kind="stable")
+    begins = np.flatnonzero(np.append(True, np.diff(key[order]) != 0))
+    largest = np.empty_like(values)
+    largest[order] = np.repeat(np.maximum.reduceat(values[order], begins), np.diff(np.append(begins, len(key))))
     return largest
 
 

@@ -322,21 +322,28 @@ def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinat
     """The pieces of every gap, from its end backwards, with the state of the walk; each step of the walk is done for all gaps."""
     collective = (facts.axis >= 0) & ~facts.launch & ~facts.transfer
     first_state = np.where(collective, np.where(facts.norm, NORM, facts.axis), DIRECTLY)
-    start = np.append(start, np.iinfo(np.int64).min)  # the last entry is for walks without a task
-    walk, found = gaps.T.copy(), [np.zeros((5, 0), dtype=np.int64)]
-    while walk.shape[1]:
-        which, low, high, task, via = walk
-        held = np.flatnonzero((via == NORM) & (task >= 0))
-        held = held[facts.axis[task[held]] < 0]
-        via[held] = np.where(coordinate[which[held]] == facts.coordinate[task[held]], facts.dp, STAGE)
+    changes = facts.transfer | (first_state != DIRECTLY)
+    start = np.append(start, np.iinfo(np.int64).min)  # the last entry is for walks without a task, which end there
+    which, low, high, task, via = gaps.T.copy()
+    found, normed = [np.zeros((5, 0), dtype=np.int64)], True
+    while len(which):
+        if normed:
+            held = np.flatnonzero((via == NORM) & (task >= 0))
+            held = held[facts.axis[task[held]] < 0]
+            via[held] = np.where(coordinate[which[held]] == facts.coordinate[task[held]], facts.dp, STAGE)
+            normed = NORM in via
         begins = np.maximum(low, start[task])
-        found.append(np.array((which, task, begins, high, via))[:, high > begins])
-        np.minimum(high, begins, out=high)
-        walk = walk[:, (high > low) & (task >= 0)]
-        task, via = walk[3:]
-        directly = np.flatnonzero(via == DIRECTLY)
-        via[directly] = first_state[task[directly]]
-        via[facts.transfer[task] & (via != facts.dp)] = STAGE
-        walk[3] = latest[task]
-    *pieces, states = np.concatenate(found, axis=1)
+        found.append(np.array((which, task, begins, high, via)))
+        high = np.minimum(high, begins)
+        goes_on = high > low
+        if np.count_nonzero(goes_on) < len(which):
+            which, low, high, task, via = (column[goes_on] for column in (which, low, high, task, via))
+        if np.count_nonzero(changes[task]):
+            directly = np.flatnonzero(via == DIRECTLY)
+            via[directly] = first_state[task[directly]]
+            via[facts.transfer[task] & (via != facts.dp)] = STAGE
+            normed = NORM in via
+        task = latest[task]
+    walked = np.concatenate(found, axis=1)
+    *pieces, states = walked[:, walked[3] > walked[2]]
     return Pieces(*pieces), states

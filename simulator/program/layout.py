@@ -69,7 +69,7 @@ class Layout:
         """Number of stages that hold layers."""
         return self.stages - self.shares
 
-    @property
+    @cached_property
     def placement(self) -> tuple[int, ...]:
         """The rank of every instance of a stage."""
         return tuple(rank for placement in self.placements for rank in placement)

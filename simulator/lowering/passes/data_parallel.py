@@ -118,11 +118,11 @@ def data_parallel(program: Program, plan: DataParallel) -> Program:
 def replicas_of(program: Program, stage: int, bucket: Bucket = LAYER) -> Communicator:
     """The communicator of the replicas of a bucket: along dp or edp, and across pipeline ranks that keep copies of the stage."""
     number, group = program.stages[stage].number, EDP if bucket[1] == EXPERTS else DP
-    holders = tuple(sorted(s.rank for s in program.stages if s.number == number))
+    holders = [s.rank for s in program.stages if s.number == number]
     if len(holders) == 1:
         return group
     name = f"copies of stage {number}" if group is DP else f"copies of experts of stage {number}"
-    return Communicator(name, "dp", (*group.axes, "pp"), holders)
+    return Communicator(name, "dp", (*group.axes, "pp"), tuple(sorted(holders)))
 
 
 def replica_count(program: Program, stage: int, replicas: Replicas, bucket: Bucket = LAYER) -> int:
@@ -172,6 +172,7 @@ def _reduce_as_ready(
     changed = list(steps)
     reduced: list[Key] = []
     final = final_backward(steps)
+    names_of: dict[str, list[str]] = {}
     for i in [i for i, s in enumerate(steps) if s.phase in ("B", "W")] if plan.each else final.values():
         step, stage = steps[i], steps[i].stage
         reduced_here = {b: n for b, n in ready[stage].items() if replica_count(program, stage, plan.replicas, b) > 1}
@@ -182,8 +183,9 @@ def _reduce_as_ready(
         name = f"{step.body}, reducing" + (f" over {', '.join(over)}" if over else "")
         if name not in bodies:
             bodies[name] = Body(tuple(_reducing(program.bodies[step.body], reduced_here, groups, plan.reduced_bytes)))
-        reductions = [op for op in bodies[name].ops if op.purpose is Purpose.REDUCE_GRADIENTS]
-        outputs = tuple((op.name, (REDUCED, stage, number)) for number, op in enumerate(reductions) if i == final[stage])
+        if name not in names_of:
+            names_of[name] = [op.name for op in bodies[name].ops if op.purpose is Purpose.REDUCE_GRADIENTS]
+        outputs = tuple((op, (REDUCED, stage, number)) for number, op in enumerate(names_of[name]) if i == final[stage])
         reduced += [key for _, key in outputs]
         changed[i] = step._replace(body=name, outputs=(*step.outputs, *outputs))
     return tuple(changed), reduced

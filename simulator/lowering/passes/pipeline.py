@@ -19,7 +19,7 @@ data has arrived.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...frozen import replace
 from ...program.layout import Layout
@@ -32,20 +32,16 @@ ENDED = "ended"
 """First element of the keys of slots that exchanges wait for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _SentValue:
+class _SentValue(NamedTuple):
     """One value that is sent from rank to rank."""
 
     key: Key
+    edge: str
     source: int
     target: int
     producer: Step
     at: int
     """The place of the producing step among those of its rank."""
-
-    @property
-    def edge(self) -> str:
-        return f"{self.key[0]} {self.source}>{self.target}"
 
 
 def pipeline(program: Program, payload_bytes: int) -> Program:
@@ -53,7 +49,8 @@ def pipeline(program: Program, payload_bytes: int) -> Program:
     sent_values = [list(_sent_values(program, rank)) for rank in range(len(program.orders))]
     if not any(sent_values):
         return program
-    edges = {p.edge: Communicator(p.edge, "pp", ("pp",), (p.source, p.target)) for ps in sent_values for p in ps}
+    ends = {p.edge: (p.source, p.target) for ps in sent_values for p in ps}
+    edges = {name: Communicator(name, "pp", ("pp",), of) for name, of in ends.items()}
     bodies = dict(program.bodies)
     for name in edges:
         for sends in (True, False):
@@ -65,12 +62,15 @@ def pipeline(program: Program, payload_bytes: int) -> Program:
 
 
 def _sent_values(program: Program, rank: int) -> Iterator[_SentValue]:
+    """The values that a rank sends, in its order."""
+    ranks = [stage.rank for stage in program.stages]
     for at, step in enumerate(program.orders[rank]):
         for _, key in step.outputs:
-            if key[0] in (ACTIVATION, GRADIENT) and 0 <= int(key[1]) < len(program.stages):
-                target = program.stages[int(key[1])].rank
+            kind = key[0]
+            if kind in (ACTIVATION, GRADIENT) and 0 <= int(key[1]) < len(ranks):
+                target = ranks[int(key[1])]
                 if target != rank:
-                    yield _SentValue(key, rank, target, step, at)
+                    yield _SentValue(key, f"{kind} {rank}>{target}", rank, target, step, at)
 
 
 def _end_name(edge: str, sends: bool) -> str:
@@ -79,12 +79,12 @@ def _end_name(edge: str, sends: bool) -> str:
 
 def _send(p: _SentValue) -> Step:
     _, _, stage, microbatch, _, _, iteration, *_ = p.producer
-    return Step(_end_name(p.edge, True), SEND, stage, microbatch, (p.key,), iteration=iteration)
+    return Step(_end_name(p.edge, True), SEND, stage, microbatch, (p.key,), (), iteration)
 
 
 def _receive(p: _SentValue) -> Step:
     stage, microbatch = int(p.key[1]), int(p.key[2])
-    return Step(_end_name(p.edge, False), RECEIVE, stage, microbatch, outputs=((END, p.key),))
+    return Step(_end_name(p.edge, False), RECEIVE, stage, microbatch, (), ((END, p.key),))
 
 
 def _with_transfers(program: Program, sent_values: Sequence[Sequence[_SentValue]]) -> tuple[tuple[Step, ...], ...]:
@@ -94,10 +94,11 @@ def _with_transfers(program: Program, sent_values: Sequence[Sequence[_SentValue]
     for p in (p for values in sent_values for p in values):
         posted[p.target].append(_receive(p))
         sends[p.source].setdefault(p.at, []).append(_send(p))
-    return tuple(
-        (*posted[rank], *(s for at, step in enumerate(steps) for s in (step, *sends[rank].get(at, ()))))
-        for rank, steps in enumerate(program.orders)
-    )
+    for order, sent, steps in zip(posted, sends, program.orders, strict=True):
+        for at, step in enumerate(steps):
+            order.append(step)
+            order.extend(sent.get(at, ()))
+    return tuple(map(tuple, posted))
 
 
 def blocking(program: Program, layout: Layout) -> Program:

@@ -22,12 +22,10 @@ from ...program.program import (
     Bucket,
     Collective,
     Communicator,
-    Compute,
     Key,
     Program,
     Purpose,
     Step,
-    bucket_of,
     first_forward,
 )
 from .data_parallel import OPTIMIZER, collective_name, parameters_by_stage, replica_count, replicas_of
@@ -123,18 +121,7 @@ def _waiting(steps: tuple[Step, ...], gathers: Iterable[Step], program: Program,
     first = first_forward(steps)
     for gather in gathers:
         step, gathered = steps[first[gather.stage]], {key for _, key in gather.outputs}
-        uses = ((name, _key(gather.stage, bucket)) for bucket, name in _first_use(program.bodies[step.body]).items())
+        uses = ((name, _key(gather.stage, bucket)) for bucket, name in program.bodies[step.body].first_uses.items())
         waits = tuple((name, key) for name, key in uses if key in gathered)
         changed[first[gather.stage]] = step._replace(waits=(*step.waits, *waits))
     return changed
-
-
-def _first_use(body: Body) -> dict[Bucket, str]:
-    """For each bucket, the op of a forward body that waits for the bucket: the first of a layer, or the reader of a table."""
-    first: dict[Bucket, str] = {}
-    entered: dict[int, str] = {}
-    for op in body.ops:
-        name = entered.setdefault(op.layer, op.name) if op.layer >= 0 else op.name
-        if isinstance(op, Compute) and op.parameters:
-            first.setdefault(bucket_of(op), name)
-    return first
