@@ -14,7 +14,7 @@ its launches of a period take no longer than the period.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -107,26 +107,40 @@ class _Proven(NamedTuple):
     """For each of the copies, the first period of the proof."""
 
 
-def repeats_of(
-    timeline: Timeline, labels: Sequence[Labels], microbatches: int, times: int, host: Host | None = None
-) -> Repeats | None:
-    """What stands for `times` more periods of so many microbatches of each direction in a simulated step; None without proof."""
-    parts = [list(_parts(of.steps, microbatches)) for of in labels]
-    copies = [one for which in range(timeline.skeleton.ranks) for one in _copies(timeline, which, labels, parts)]
-    if not all(parts) or None in copies:
+class Repetition:
+    """The periods, of so many microbatches of each direction, of a simulated step. What is found out about them is kept."""
+
+    def __init__(self, timeline: Timeline, labels: Sequence[Labels], microbatches: int, host: Host | None = None) -> None:
+        self.timeline, self.labels, self.host = timeline, labels, host
+        parts = [list(_parts(of.steps, microbatches)) for of in labels]
+        copies = [one for which in range(timeline.skeleton.ranks) for one in _copies(timeline, which, labels, parts)]
+        self.copies = [one for one in copies if one] if all(parts) and None not in copies else []
+        self.known: dict[int, Repeats | None] = {}
+        """Number of periods -> what stands for that many more of them."""
+
+    def of(self, times: int) -> Repeats | None:
+        """What stands for `times` more periods in the simulated step; None without proof."""
+        for together in range(1, MOST_TOGETHER + 1) if self.copies else ():
+            if times % together == 0:
+                if together not in self.known:
+                    self.known[together] = self._together(together)
+                if found := self.known[together]:
+                    return replace(found, times=times // together)
         return None
-    known = [one for one in copies if one]
-    for together in range(1, MOST_TOGETHER + 1):
-        if times % together == 0 and (proven := _proven(timeline, known, together)):
-            steps: list[Array] = [np.zeros(0, dtype=np.int64) for _ in labels]
-            first = {(one.role, id(one.part)): (one, at) for one, at in zip(known, proven.first, strict=True)}
-            for one, at in first.values():
-                steps[one.role] = np.concatenate([steps[one.role], one.part.of(at, together)])
-            for of, some in zip(labels, steps, strict=True) if host else ():
-                if host and launch_times_ns(of, host)[np.isin(of.step, some)].sum() > proven.lasts_ns:
-                    return None
-            return Repeats(times // together, proven.from_ns, proven.lasts_ns, tuple(steps))
-    return None
+
+    def _together(self, together: int) -> Repeats | None:
+        """What stands for so many more periods, if they are alike only together."""
+        proven = _proven(self.timeline, self.copies, together)
+        if proven is None:
+            return None
+        steps: list[Array] = [np.zeros(0, dtype=np.int64) for _ in self.labels]
+        first = {(one.role, id(one.part)): (one, at) for one, at in zip(self.copies, proven.first, strict=True)}
+        for one, at in first.values():
+            steps[one.role] = np.concatenate([steps[one.role], one.part.of(at, together)])
+        for of, some in zip(self.labels, steps, strict=True) if self.host else ():
+            if self.host and launch_times_ns(of, self.host)[np.isin(of.step, some)].sum() > proven.lasts_ns:
+                return None
+        return Repeats(1, proven.from_ns, proven.lasts_ns, tuple(steps))
 
 
 def _parts(steps: Sequence[Step], microbatches: int) -> Iterator[_Part]:

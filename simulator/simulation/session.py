@@ -1,8 +1,9 @@
 """Session: what simulations of many similar scenarios share, such as the plans of a search or the points of a sweep.
 
 A session keeps the times of kernels by GPU, software and format, the choice of algorithms by cluster, the routes of groups by
-cluster and members, the order of slots by schedule and shape, and the operations of slots. Results are the same with a session
-and without one. What it keeps is bounded (`MOST_...`); what was not used longest is dropped first.
+cluster and members, the order of slots by schedule and shape, the operations of slots, and the last steps of few microbatches,
+which stand for steps of any number of them. Results are the same with a session and without one. What it keeps is bounded
+(`MOST_...`); what was not used longest is dropped first.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ MOST_KERNELS = 20_000
 """Number of kernels of a set from which it is begun anew."""
 MOST_ROUTED_GPUS = 1 << 21
 """Largest number of members of all groups of a cluster whose routes are kept, which takes about 100 bytes for each."""
+MOST_SHORT_RUNS = 4
+"""Largest number of steps of few microbatches, which may stand for steps of any number of them; some MB each."""
 MOST_LAYOUTS = 256
 """Largest number of orders of slots."""
 MOST_OPERATIONS = 1 << 16
@@ -36,7 +39,7 @@ class Session:
         self._numbers = count()
         self._known: dict[str, list[tuple[Any, int]]] = {}
         self._prices, self._policies, self._routes = (Kept(MOST_SITES) for _ in range(3))
-        self._layouts = Kept(MOST_LAYOUTS)
+        self._layouts, self._short_runs = Kept(MOST_LAYOUTS), Kept(MOST_SHORT_RUNS)
         self.slots = Kept(MOST_OPERATIONS)
         """The operations of slots."""
 
@@ -69,6 +72,12 @@ class Session:
     def routes(self, cluster: Any) -> Kept:
         """The routes of groups on a cluster."""
         return self._routes.of(self._number("cluster", cluster), lambda: Kept(MOST_ROUTED_GPUS))
+
+    def short_run(self, scenario: Any, options: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """What was simulated of a scenario of few microbatches, and how."""
+        cluster = self._number("cluster", scenario.cluster)
+        others = scenario.model, scenario.plan, scenario.job, scenario.fidelity, scenario.perturb, scenario.framework
+        return self._short_runs.of((cluster, options, *others), make)
 
     def layout(self, key: tuple[Any, ...], make: Callable[[], Layout]) -> Layout:
         """The order of slots of a schedule for a shape."""

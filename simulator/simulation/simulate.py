@@ -43,9 +43,9 @@ from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from . import ENGINES, MOST_STEPS, choose_engine, estimated_effort, steady_state
-from .fewer_microbatches import fewer_microbatches, period_of
+from .fewer_microbatches import Period, fewer_microbatches, period_of
 from .memory_check import memory_of, slots_of
-from .repeats import repeats_of
+from .repeats import Repetition
 from .run import Run
 from .session import Session
 from .simulated import Simulated
@@ -164,11 +164,21 @@ def _repeating(
             continue
         if not period or not (left_out := period.left_out(shorter)):
             continue
-        found = simulated(fewer, shorter)
-        if repeats := repeats_of(found.timeline, found.bound.labels, period.microbatches, left_out, site.host):
+        found, repetition = session.short_run(
+            fewer, (counts[0], period.microbatches), partial(_short_run, fewer, shorter, period, site, simulated)
+        )
+        if repeats := repetition.of(left_out):
             reason = f"{found.engine_reason}; {number} of {layout.shape.microbatches} microbatches, as all state repeats itself"
             return replace(found, repeats=repeats, engine_reason=reason)
     return None
+
+
+def _short_run(
+    fewer: Scenario, layout: Layout, period: Period, site: Site, simulated: Callable[[Scenario, Layout], Simulated]
+) -> tuple[Simulated, Repetition]:
+    """A step of few microbatches, and what repeats itself in it."""
+    found = simulated(fewer, layout)
+    return found, Repetition(found.timeline, found.bound.labels, period.microbatches, site.host)
 
 
 def _check_options(engine: str, steps: int | None) -> None:

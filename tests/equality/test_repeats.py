@@ -18,7 +18,7 @@ from simulator.engine.timeline import Timeline, Times
 from simulator.errors import UserError
 from simulator.program.labels import Labels
 from simulator.simulation.fewer_microbatches import fewer_microbatches, period_of
-from simulator.simulation.repeats import repeats_of
+from simulator.simulation.repeats import Repetition
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, simulate_scenario, site_of
@@ -90,7 +90,7 @@ def test_a_step_of_few_microbatches_has_no_period_and_says_so(name: str) -> None
     for microbatches, of_period in product((1, 2), (1, 2, 3)):
         of = scenario(plan=sim.Plan(pp=4, schedule=name), cluster=small_cluster(1), job=sim.Job(64, microbatches))
         run = of.simulate()
-        assert repeats_of(run.engine_timeline, run.bound.labels, of_period, 1) is None
+        assert Repetition(run.engine_timeline, run.bound.labels, of_period).of(1) is None
 
 
 @settings(max_examples=8)
@@ -124,6 +124,35 @@ def test_every_schedule_with_periods_is_measured_from_fewer_microbatches(schedul
     """Where slow hosts decide, the quicker of them run ahead of the others ever further, and no state comes back."""
     found = check(pipeline(schedule, overlap, LAUNCHES[launch]))
     assert found == (schedule not in WITHOUT_PERIODS) or launch == "slow launches"
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-h1", "hanayo"])
+def test_a_session_simulates_few_microbatches_once_for_any_number_of_them(schedule: str) -> None:
+    session, timelines = sim.Session(), []
+    for microbatches, steps in product((144, 160, 152, 144), (None, 1)):
+        of = pipeline(schedule, "slowed", microbatches=microbatches)
+        kept, alone = (simulate_scenario(of, session=one, steps=steps) for one in (session, None))
+        assert kept.metrics == alone.metrics
+        assert kept.simulated.repeats
+        assert kept.engine_timeline.makespan_ns == alone.engine_timeline.makespan_ns
+        timelines.append(kept.simulated.timeline)
+    assert timelines[0] is timelines[2] is timelines[6]
+    assert timelines[0] is not timelines[1] is timelines[3]
+
+
+def test_a_session_tells_apart_what_differs_in_steps_of_few_microbatches() -> None:
+    session, base = sim.Session(), pipeline("1f1b", "slowed")
+    others = [
+        base,
+        replace(base, cluster=replace(base.cluster, gpu=replace(base.cluster.gpu, tdp_w=450.0))),
+        replace(base, fidelity=replace(base.fidelity, power="burst")),
+        replace(base, framework=replace(base.framework, host=HostTimes(kernel_s=2e-6))),
+        replace(base, perturb=(sim.Perturb(rank=3, speed=0.5),)),
+        replace(base, model=small_model(16)),
+    ]
+    for of in (*others, *others):
+        kept, alone = (simulate_scenario(of, session=one) for one in (session, None))
+        assert kept.metrics == alone.metrics
 
 
 def test_what_is_shown_of_a_run_has_all_microbatches() -> None:
@@ -170,7 +199,7 @@ def few() -> tuple[Run, int, int]:
 
 def proven(of: tuple[Run, int, int], timeline: Any = None, host: Any = None) -> Any:
     run, microbatches, times = of
-    return repeats_of(timeline or run.simulated.timeline, run.simulated.bound.labels, microbatches, times, host)
+    return Repetition(timeline or run.simulated.timeline, run.simulated.bound.labels, microbatches, host).of(times)
 
 
 def rows_of(few: tuple[Run, int, int], which: int) -> tuple[Labels, Times, Any]:
