@@ -270,18 +270,6 @@ class Body:
         return learning, all_of_them
 
     @cached_property
-    def first_uses(self) -> Mapping[Bucket, str]:
-        """For each bucket, the op of a forward body that waits for its parameters: the first of a layer, or the reader of a
-        table."""
-        first: dict[Bucket, str] = {}
-        entered: dict[int, str] = {}
-        for op in self.ops:
-            name = entered.setdefault(op.layer, op.name) if op.layer >= 0 else op.name
-            if isinstance(op, Compute) and op.parameters:
-                first.setdefault(bucket_of(op), name)
-        return first
-
-    @cached_property
     def calls(self) -> tuple[tuple[str, type[Op]], ...]:
         """The communicators that it uses, each with `Collective` or `Transfer`, in the order of their first uses."""
         return tuple(dict.fromkeys((op.communicator, type(op)) for op in self.ops if isinstance(op, (Collective, Transfer))))

@@ -22,10 +22,12 @@ from ...program.program import (
     Bucket,
     Collective,
     Communicator,
+    Compute,
     Key,
     Program,
     Purpose,
     Step,
+    bucket_of,
     first_forward,
 )
 from .data_parallel import OPTIMIZER, collective_name, parameters_by_stage, replica_count, replicas_of
@@ -39,6 +41,7 @@ def zero1(program: Program, state: ShardedState) -> Program:
     """
     program = sharded(program, state)
     bodies, orders = dict(program.bodies), []
+    uses: dict[str, dict[Bucket, str]] = {}
     for rank, steps in enumerate(program.orders):
         buckets = parameters_by_stage(program, rank)
         update = next(step for step in steps if step.phase == OPTIMIZER)
@@ -52,7 +55,7 @@ def zero1(program: Program, state: ShardedState) -> Program:
                 step, body = _gather(groups, stage, shared, update, state.element_bytes)
                 gathers.append(step)
                 bodies[step.body] = body
-        orders.append((*_waiting(steps, gathers, program, overlaps=state.gathers_beside_forward), *gathers))
+        orders.append((*_waiting(steps, gathers, program, uses, overlaps=state.gathers_beside_forward), *gathers))
     return replace(program, bodies=bodies, orders=tuple(orders))
 
 
@@ -108,10 +111,13 @@ def _broadcasts(program: Program, rank: int, update: Step, state: ShardedState, 
     yield step
 
 
-def _waiting(steps: tuple[Step, ...], gathers: Iterable[Step], program: Program, *, overlaps: bool) -> Iterable[Step]:
+def _waiting(
+    steps: tuple[Step, ...], gathers: Iterable[Step], program: Program, known: dict[str, dict[Bucket, str]], *, overlaps: bool
+) -> Iterable[Step]:
     """The steps of a rank, where the first forward pass of each stage waits for the gathers of the previous training step.
 
-    The pass waits for each bucket at its first use; without overlap the first pass of the rank waits for all buckets.
+    The pass waits for each bucket at its first use; without overlap the first pass of the rank waits for all buckets. The first
+    uses of a body are `known` once they were found: many stages call the same body.
     """
     changed = list(steps)
     if not overlaps:
@@ -121,7 +127,20 @@ def _waiting(steps: tuple[Step, ...], gathers: Iterable[Step], program: Program,
     first = first_forward(steps)
     for gather in gathers:
         step, gathered = steps[first[gather.stage]], {key for _, key in gather.outputs}
-        uses = ((name, _key(gather.stage, bucket)) for bucket, name in program.bodies[step.body].first_uses.items())
+        if step.body not in known:
+            known[step.body] = _first_use(program.bodies[step.body])
+        uses = ((name, _key(gather.stage, bucket)) for bucket, name in known[step.body].items())
         waits = tuple((name, key) for name, key in uses if key in gathered)
         changed[first[gather.stage]] = step._replace(waits=(*step.waits, *waits))
     return changed
+
+
+def _first_use(body: Body) -> dict[Bucket, str]:
+    """For each bucket, the op of a forward body that waits for the bucket: the first of a layer, or the reader of a table."""
+    first: dict[Bucket, str] = {}
+    entered: dict[int, str] = {}
+    for op in body.ops:
+        name = entered.setdefault(op.layer, op.name) if op.layer >= 0 else op.name
+        if isinstance(op, Compute) and op.parameters:
+            first.setdefault(bucket_of(op), name)
+    return first
