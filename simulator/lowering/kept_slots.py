@@ -129,15 +129,16 @@ def _by_work(program: Program, work: str, change: Callable[[Body], Body]) -> Pro
 
 
 def what_matters(plan: Plan, stages: Sequence[Stage]) -> tuple[Hashable, ...]:
-    """What the bodies of a plan depend on besides their work: all of the plan but what only orders and divides them, and whether
-    one rank has both ends of the model.
+    """What the bodies of a plan depend on besides their work: all of the plan but what only orders and divides them, when gradients
+    are reduced and parameters released, and whether one rank has both ends of the model.
 
-    Reductions and transfers are no part of slots, so that it does not matter what runs beside these.
+    Reductions, gathers and transfers are no part of slots, so that it does not matter what divides state or runs beside these.
     """
-    overlap = replace(plan.overlap, dp=None, pp=None)
+    overlap, sharding = replace(plan.overlap, dp=None, pp=None), plan.full_sharding
     alike = replace(plan, pp=1, dp=None, chunks=1, schedule=FORWARD, layout=EVEN, group=None, memory_limit=1.0, overlap=overlap)
+    alike = replace(alike, sharding=None)
     embedded, headed = ({stage.rank for stage in stages if getattr(stage, end)} for end in ("embedding", "head"))
-    return alike, plan.full_sharding, embedded == headed
+    return alike, sharding.reduce, sharding.gathers and sharding.reshard, embedded == headed
 
 
 def _only(layout: Layout, called: Collection[Called]) -> Layout:

@@ -31,8 +31,14 @@ OTHERS: tuple[dict[str, Any], ...] = (
     {"schedule": "zb-v", "chunks": 2},
     {"layout": "last=0"},
     {"pp": 1, "schedule": "1f1b", "chunks": 1},
+    {"sharding": "none"},
+    {"sharding": "zero1"},
+    {"sharding": "zero2"},
+    {"sharding": "fsdp"},
+    {"sharding": sim.Sharding("fsdp", reshard=False, reduce="last")},
+    {"sharding": sim.Sharding("zero3", reshard=True, unit=2)},
 )
-"""Other pipelines of a plan."""
+"""Other pipelines of a plan, and other sharding."""
 
 
 def check(of: Scenario, layout: Layout, kept: Kept) -> None:
@@ -95,8 +101,11 @@ def test_a_work_that_is_known_is_not_lowered_again(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("simulator.lowering.kept_slots.lower_slots", counted)
     kept = Kept(1 << 20)
     job, model, cluster = sim.Job(sequence_length=64, global_batch=64), small_model(8), small_cluster(4)
-    for schedule, fewer in (("1f1b", 3), ("gpipe", 0), ("zb-h1", 3), ("zb-h2", 0)):
-        of = scenario(model, cluster, sim.Plan(tp=2, pp=4, schedule=schedule), job)
+    for schedule, sharding, fewer in (
+        ("1f1b", "none", 3), ("gpipe", "none", 0), ("zb-h1", "none", 3), ("zb-h2", "none", 0), ("1f1b", "zero1", 0),
+        ("1f1b", "zero2", 3), ("1f1b", "fsdp", 0),
+    ):  # fmt: skip
+        of = scenario(model, cluster, sim.Plan(tp=2, pp=4, schedule=schedule, sharding=sharding), job)
         before = len(lowered)
         check(of, layout_of(of).sampled(), kept)
         assert len(lowered) - before == fewer, "the first stage, those in the middle, and the last"
