@@ -28,6 +28,8 @@ from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import simulate_scenario
 
 MIB = 2**20
+FEW, MANY = 3, 15
+"""Runs of which the least counts, of large and of other clusters: what else the machine does moves single runs by a third."""
 IMPORTS = "import numpy, simpy, yaml, click"
 
 
@@ -79,7 +81,7 @@ def in_process(quick: bool) -> Iterator[Bar]:
             if quick and gpus > 102_400:
                 continue
             scenario = llama405b(gpus, schedule)
-            seconds, _ = best_processor_s(lambda s=scenario: _step_s(s), 1 if gpus > 200_000 else 5)
+            seconds, _ = best_processor_s(lambda s=scenario: _step_s(s), FEW if gpus > 200_000 else MANY)
             yield Bar(f"405B, {schedule}, {gpus:,} GPUs, in process", 1e3 * seconds, "ms", most_ms)
     for what, perturb in (
         ("one straggler", sim.Perturb(rank=13, speed=0.8)),
@@ -89,7 +91,7 @@ def in_process(quick: bool) -> Iterator[Bar]:
             if quick and most_ms is None:
                 continue
             scenario = llama405b(gpus, "1f1b", (perturb,))
-            seconds, _ = best_processor_s(lambda s=scenario: _step_s(s, long=True), 3)
+            seconds, _ = best_processor_s(lambda s=scenario: _step_s(s, long=True), FEW if most_ms is None else MANY)
             yield Bar(f"405B, 1f1b, {gpus:,} GPUs, {what}, in process", 1e3 * seconds, "ms", most_ms)
 
 
@@ -137,8 +139,8 @@ def session(quick: bool) -> Iterator[Bar]:
     """Plans of GPT-3 175B on 512 A100 in a session: the first of a (tp, pp, microbatch), and further ones."""
     scenario = gpt175b()
     _step_s(scenario)  # what is imported on the way
-    kept = [sim.Session() for _ in range(7)]
-    seconds, _ = best_processor_s(lambda: _step_s(scenario, session=kept.pop()), 5)
+    kept = [sim.Session() for _ in range(2 * MANY)]
+    seconds, _ = best_processor_s(lambda: _step_s(scenario, session=kept.pop()), MANY)
     yield Bar("175B, 512 A100, M 64, the first plan of a session", 1e3 * seconds, "ms")
     one = kept[0]
     for what, other, most_ms in (
@@ -149,7 +151,7 @@ def session(quick: bool) -> Iterator[Bar]:
         ("the same plan", gpt175b(tp=8, pp=16), None),
     ):
         times = []
-        for _ in range(5):
+        for _ in range(MANY):
             one = sim.Session()
             _step_s(scenario, session=one)
             if most_ms == 5 or most_ms is None:
