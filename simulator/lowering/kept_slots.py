@@ -129,8 +129,8 @@ def _by_work(program: Program, work: str, change: Callable[[Body], Body]) -> Pro
 
 
 def what_matters(plan: Plan, stages: Sequence[Stage]) -> tuple[Hashable, ...]:
-    """What the bodies of a plan depend on besides their work: all of the plan but what only orders and divides them, when gradients
-    are reduced and parameters released, and whether one rank has both ends of the model.
+    """What the bodies of a plan depend on besides their work: all of the plan but what only orders and divides them, when
+    gradients are reduced and parameters released, and whether one rank has both ends of the model.
 
     Reductions, gathers and transfers are no part of slots, so that it does not matter what divides state or runs beside these.
     """

@@ -164,9 +164,8 @@ def _repeating(
             continue
         if not period or not (left_out := period.left_out(shorter)):
             continue
-        found, repetition = session.short_run(
-            fewer, (counts[0], period.microbatches), partial(_short_run, fewer, shorter, period, site, simulated)
-        )
+        key = counts[0], period.microbatches, shorter  # the schedule may be a file, which may change
+        found, repetition = session.short_run(fewer, key, partial(_short_run, fewer, shorter, period, site, simulated))
         if repeats := repetition.of(left_out):
             reason = f"{found.engine_reason}; {number} of {layout.shape.microbatches} microbatches, as all state repeats itself"
             return replace(found, repeats=repeats, engine_reason=reason)
