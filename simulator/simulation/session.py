@@ -57,9 +57,9 @@ class Session:
         del known[MOST_SITES:]
         return known[0][1]
 
-    def prices(self, cluster: Any, options: tuple[Any, ...], make: Callable[[], PricedKernels]) -> PricedKernels:
-        """The times of kernels on the GPUs of a cluster with some software."""
-        key = self._number("cluster", cluster), options
+    def prices(self, gpu: Any, options: tuple[Any, ...], make: Callable[[], PricedKernels]) -> PricedKernels:
+        """The times of kernels on a GPU with some software."""
+        key = self._number("gpu", gpu), options
         found = self._prices.of(key, make)
         if len(found.estimates) > MOST_KERNELS:
             found.estimates.clear()

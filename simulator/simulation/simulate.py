@@ -204,7 +204,7 @@ def kept_prices(scenario: Scenario, session: Session) -> PricedKernels:
     """`prices_of`, from what a session keeps."""
     software = scenario.framework, scenario.job.activation_dtype, scenario.framework.gradients_of(scenario.job)
     options = *software, scenario.fidelity, derived.mesh_of(scenario).ranks
-    return session.prices(scenario.cluster, options, lambda: prices_of(scenario))
+    return session.prices(scenario.cluster.gpu, options, lambda: prices_of(scenario))
 
 
 def site_of(scenario: Scenario, prices: PricedKernels | None = None, session: Session | None = None) -> Site:

@@ -2,10 +2,12 @@
 
     python -m tests.equality.random_plans [--plans N] [--seed N]
 
-`make plans` runs ten thousand of fewer than 3,000 tasks, on all cores; the tests run some of them. The plans have slow GPUs,
-slow links, and links that are slow for a while among them; the small ones also run twice at once, as two jobs on the same links.
-A difference ends the run with the plan that shows it. All are bound as `simulate` binds them, without links that can never limit
-flows: leaving these out changes rates by what a share of a link is rounded by, which one plan in a thousand shows.
+`make plans` runs as many plans as wanted, of fewer than 3,000 tasks each, on all cores; the slow tests run ten thousand. The
+plans have slow GPUs, slow links, and links that are slow for a while among them; the small ones also run twice at once, as two
+jobs on the same links. A difference ends the run with the plan that shows it.
+
+All are bound as `simulate` binds them, without links that can never limit flows: leaving these out changes rates by what a share
+of a link is rounded by, which one plan in a thousand shows.
 """
 
 from __future__ import annotations
@@ -26,12 +28,18 @@ from simulator.engine.task import TaskGraph
 from simulator.engine.timeline import Timeline, Times
 from simulator.errors import UserError
 from simulator.simulation.runnable import RunnableScenario as Scenario
+from simulator.simulation.session import Session
+from simulator.simulation.simulate import bound_of, kept_prices, program_of, site_of
 
-from ..small_scenarios import both, bound
+from ..small_scenarios import both
 from . import test_stretches
 from .test_plans import scenarios
 
 MOST_TASKS = 3_000
+ROWS_OF_TASK = 3
+"""Rows of all ranks that are not more than this for each of the most tasks are bound, to see how many tasks they are."""
+TWICE = 4
+"""Plans of at most so many tasks, as a part of the most, also run twice at once."""
 AT_A_TIME = 250
 """Plans that a process draws before it reports."""
 
@@ -46,18 +54,23 @@ def engines(graph: TaskGraph) -> dict[str, Times]:
     return found
 
 
-def check(of: Scenario) -> Counter[str]:
+def check(of: Scenario, session: Session) -> Counter[str]:
     """Compares all engines on a plan, and counts by which it was simulated; nothing if the plan is refused or too large."""
     try:
         feasible.check(of)
     except UserError:
         return Counter()
-    skeleton = bound(of).merged
+    program = program_of(of)
+    rows = sum(len(program.bodies[step.body].ops) for steps in program.orders for step in steps)
+    if rows * of.cluster.gpus > ROWS_OF_TASK * MOST_TASKS * len(program.orders):
+        return Counter()
+    of_bound = bound_of(of, program, site_of(of, kept_prices(of, session), session))
+    skeleton = of_bound.merged
     pair = both(skeleton, skeleton)
     if len(pair.whole.graph) >= MOST_TASKS:
         return Counter()
     pair.assert_equal()
-    several = 2 * len(pair.whole.graph) < MOST_TASKS
+    several = TWICE * len(pair.whole.graph) < MOST_TASKS
     if several:
         twice = join_skeletons([skeleton, skeleton])
         both(twice, twice).assert_equal()
@@ -66,9 +79,9 @@ def check(of: Scenario) -> Counter[str]:
         for column in ("start_ns", "end_ns", "arrival_ns"):
             np.testing.assert_array_equal(getattr(times, column), getattr(pair.whole_times, column), err_msg=name)
     whole = Timeline(pair.whole_times, pair.whole)
-    stretched = test_stretches.both(bound(of), every=False)
+    stretched = test_stretches.of_stretches(of_bound, every=False)
     for rank in range(whole.ranks) if stretched else ():
-        one, other = whole.rank_times(rank), stretched[1].rank_times(rank)
+        one, other = whole.rank_times(rank), stretched.rank_times(rank)
         np.testing.assert_array_equal(one.start_ns, other.start_ns)
         np.testing.assert_array_equal(one.end_ns, other.end_ns)
         np.testing.assert_array_equal(one.arrival_ns, other.arrival_ns)
@@ -80,7 +93,7 @@ def check(of: Scenario) -> Counter[str]:
 
 def drawn(number: int, first: int) -> Counter[str]:
     """So many plans that are neither refused nor too large, or a few more; the same ones for the same `first`."""
-    counts, turn = Counter[str](), 0
+    counts, turn, session = Counter[str](), 0, Session()
     while counts["plans"] < number:
 
         @seed(first + turn)
@@ -90,7 +103,7 @@ def drawn(number: int, first: int) -> Counter[str]:
         @given(scenarios())
         def some(of: Scenario) -> None:
             if counts["plans"] < number:
-                counts.update(check(of))
+                counts.update(check(of, session))
 
         some()
         turn += 1

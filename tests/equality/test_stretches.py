@@ -28,16 +28,22 @@ SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zb-v", "gpipe", "dualpipe", "hanay
 
 def both(of: Bound, *, every: bool) -> tuple[Timeline, StretchedTimeline] | None:
     """The timeline of all rows by the reference, and that of stretches; None where stretches cannot be made."""
-    ranks = folded(of.skeleton)
-    expansion = ranks.expansion()
+    expansion = folded(of.skeleton).expansion()
     graph = with_fixed_durations(expansion.graph, every=every)
+    found = of_stretches(of, every=every)
+    return (Timeline(des.simulate(graph), expansion), found) if found else None
+
+
+def of_stretches(of: Bound, *, every: bool) -> StretchedTimeline | None:
+    """The timeline of stretches; None where they cannot be made."""
     if any(template.solo_ns.ndim > 1 for template in of.skeleton.templates):
         return None
+    ranks = folded(of.skeleton)
     made = stretches.stretched(ranks.skeleton, lambda program: of.labels[program].interrupted, every=every)
     assert made is not None
     found = stretched_timeline.run(ranks, made)
     assert found is not None
-    return Timeline(des.simulate(graph), expansion), found
+    return found
 
 
 def assert_equal(one: Timeline, other: StretchedTimeline) -> None:
