@@ -88,29 +88,35 @@ class _Run:
         for index, profile in enumerate(graph.profiles):
             self.heap += [(since_ns, -1 - index) for since_ns in profile.since_ns[1:]]
         heapify(self.heap)
-        self.due = [-1] * n
-        """Task -> the time at which its work is done at the present rate or speed, or -1."""
-        self.fluid = _Fluid(graph, self.heap, self.due)
-        self.speeds = _Speeds(graph, pieces, self.heap, self.due)
+        self.clocks = _Clocks(n, self.heap)
+        self.fluid = _Fluid(graph, self.clocks)
+        self.speeds = _Speeds(graph, pieces, self.clocks)
 
     def times(self) -> Times:
         return Times.of(self.start, self.end, self.graph.tail_ns)
 
     def run(self) -> bool:
         """Runs the graph; returns whether all tasks have ended."""
-        heap, speeds, fluid, state, due = self.heap, self.speeds, self.fluid, self.state, self.due
+        heap, speeds, fluid, state, clocks = self.heap, self.speeds, self.fluid, self.state, self.clocks
+        due, alarm = clocks.due, clocks.alarm
         self.walk([task for task, count in enumerate(self.waiting) if not count and self.knows_end(task)])
         while heap:
             now, task = heappop(heap)
             if task < 0:
                 speeds.change(-1 - task, now)
                 fluid.change(-1 - task, now)
-            elif due[task] == now if state[task] == RUNS else self.ends(task, now):
+            elif state[task] == RUNS:
+                if due[task] == now:
+                    self.finish(task, now)
+                elif alarm[task] == now:
+                    alarm[task] = NEVER
+                    clocks.set(task, due[task])
+            elif self.ends(task, now):
                 self.finish(task, now)
             if not heap or heap[0][0] > now:
                 if speeds.touched:
                     speeds.settle(now)
-                if fluid.changed:
+                if fluid.rates.may_change:
                     fluid.solve(now)
         return -1 not in self.end
 
@@ -172,30 +178,46 @@ class _Run:
         return state != ENDED
 
 
-class _Fluid:
-    """The flows in progress, and the clock of each."""
+class _Clocks:
+    """The times at which the work of tasks in progress is done, as far as is known. A clock that is set later than before stays
+    on the heap with its earlier time, and goes back there when that time has come: most are set several times."""
 
-    def __init__(self, graph: TaskGraph, heap: list[tuple[int, int]], due: list[int]) -> None:
-        self.graph, self.heap, self.due = graph, heap, due
+    def __init__(self, tasks: int, heap: list[tuple[int, int]]) -> None:
+        self.heap = heap
+        self.due = [NEVER] * tasks
+        """Task -> the time at which its work is done at the present rate or speed."""
+        self.alarm = [NEVER] * tasks
+        """Task -> the earliest time with which it is on the heap."""
+
+    def set(self, task: int, due_ns: int) -> None:
+        """Sets the clock of a task."""
+        self.due[task] = due_ns
+        if due_ns < self.alarm[task]:
+            self.alarm[task] = due_ns
+            heappush(self.heap, (due_ns, task))
+
+
+class _Fluid:
+    """The flows in progress, and their rates."""
+
+    def __init__(self, graph: TaskGraph, clocks: _Clocks) -> None:
+        self.graph, self.clocks = graph, clocks
         self.rates = SharedLinkRates(graph.routes(), graph.capacity())
         self.footprint, self.work, self.cap = graph.footprint.tolist(), graph.work.tolist(), graph.cap.tolist()
         self.followed: list[int] = [-1] * len(graph) if graph.cap_profile is None else graph.cap_profile.tolist()
         self.present = {index: profile.value[0] for index, profile in enumerate(graph.profiles) if not profile.steady}
         self.moving: dict[int, list[int]] = {}
         """Flow in progress -> the work left at a time, that time, and the rate since then."""
-        self.changed = False
 
     def join(self, task: int, now: int) -> None:
         """Begins a flow."""
         self.moving[task] = [self.work[task], now, 0]
         self.rates.join(task, self.footprint[task], self.present.get(self.followed[task], self.cap[task]))
-        self.changed = True
 
     def leave(self, task: int) -> None:
         """Ends a flow."""
         del self.moving[task]
         self.rates.leave(task)
-        self.changed = True
 
     def change(self, index: int, now: int) -> None:
         """Sets the links and the caps that follow a profile to its value at this time."""
@@ -206,26 +228,21 @@ class _Fluid:
             if self.followed[task] == index:
                 self.rates.leave(task)
                 self.rates.join(task, self.footprint[task], value)
-        self.changed = True
 
     def solve(self, now: int) -> None:
         """Solves the rates for this instant and sets the clock of every flow whose rate changed."""
-        self.changed = False
         for task, rate in self.rates.solve():
             left, since, was = self.moving[task]
             left -= was * (now - since)
             self.moving[task] = [left, now, rate]
-            self.due[task] = -1
-            if rate:
-                self.due[task] = now - -left // rate
-                heappush(self.heap, (self.due[task], task))
+            self.clocks.set(task, now - -left // rate if rate else NEVER)
 
 
 class _Speeds:
     """The tasks in progress whose speed may change, and what tasks take of every rank."""
 
-    def __init__(self, graph: TaskGraph, pieces: Pieces, heap: list[tuple[int, int]], due: list[int]) -> None:
-        self.graph, self.heap, self.due, sharing = graph, heap, due, graph.sharing
+    def __init__(self, graph: TaskGraph, pieces: Pieces, clocks: _Clocks) -> None:
+        self.graph, self.clocks, sharing = graph, clocks, graph.sharing
         self.rank: list[int] = graph.speed.tolist()
         self.body = bodies_of(pieces)
         self.of: dict[int, Progress] = {}
@@ -246,13 +263,7 @@ class _Speeds:
         """Starts a task at the speeds before this instant, which `settle` corrects."""
         rank = self.rank[task]
         self.of[task] = self.running[rank][task] = progress = Progress(self.body[task], now, self.speeds[rank])
-        self.set_clock(task, progress)
-
-    def set_clock(self, task: int, progress: Progress) -> None:
-        """Sets the clock of a task to its end, if there is any."""
-        self.due[task] = due = progress.ends_ns
-        if due < NEVER:
-            heappush(self.heap, (due, task))
+        self.clocks.set(task, progress.ends_ns)
 
     def end(self, task: int, now: int) -> None:
         """Ends a task."""
@@ -274,24 +285,17 @@ class _Speeds:
 
     def settle(self, now: int) -> None:
         """Sets the speeds of this instant, and the clocks of the tasks in progress whose speed changes."""
-        heap, due = self.heap, self.due
         for rank in self.touched:
-            self.speeds[rank] = speeds = self.speeds_at(rank)
+            state = self.full[rank], *self.taken[rank]
+            speeds = self.known.get(state)
+            if speeds is None:
+                speeds = self.known[state] = speeds_of(state[0], state[1:])
+            self.speeds[rank] = speeds
             for task, progress in self.running[rank].items():
                 if speeds != progress.speeds:
                     progress.change(now, speeds)
-                    due[task] = ends_ns = progress.ends_ns
-                    if ends_ns < NEVER:
-                        heappush(heap, (ends_ns, task))
+                    self.clocks.set(task, progress.ends_ns)
         self.touched.clear()
-
-    def speeds_at(self, rank: int) -> Speeds:
-        """The speeds on a rank in its present state."""
-        state = self.full[rank], *self.taken[rank]
-        found = self.known.get(state)
-        if found is None:
-            found = self.known[state] = speeds_of(state[0], state[1:])
-        return found
 
     def begun_ns(self) -> Array:
         """The start of every piece."""

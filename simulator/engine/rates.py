@@ -49,6 +49,11 @@ class SharedLinkRates:
         self._before: dict[int, int] = {}
         self._touched: dict[int, None] = {}
 
+    @property
+    def may_change(self) -> bool:
+        """Whether `solve` may return anything."""
+        return bool(self._before or self._touched)
+
     def join(self, flow: int, footprint: int, cap: int) -> None:
         """Adds a flow over a footprint; the next `solve` returns the rate of the flow."""
         route = self._footprints[footprint]
@@ -60,7 +65,8 @@ class SharedLinkRates:
             self._weight[link] += weight
             self._spare[link] -= weight * rate
             self._slack[link] = self._weight[link] if len(self._on_link[link]) > 1 else 0
-            self._touched[link] = None
+            if self._spare[link] < self._slack[link] or self._level[link] is not FREE:
+                self._touched[link] = None
 
     def leave(self, flow: int) -> None:
         """Removes a flow that has moved its last byte."""
@@ -85,6 +91,16 @@ class SharedLinkRates:
 
     def solve(self) -> list[tuple[int, int]]:
         """Updates all rates; returns (flow, rate) for the flows whose rates changed, in order of flow."""
+        if self._touched:
+            self._settle()
+        rates, before = self._rate, self._before
+        changed = [(flow, rates[flow]) for flow, was in before.items() if rates[flow] != was]
+        before.clear()
+        changed.sort()
+        return changed
+
+    def _settle(self) -> None:
+        """Sets the levels of links, and the rates of their flows, until all equations hold."""
         flows, rates, before = self._flows, self._rate, self._before
         room, spare, slack, level = self._room, self._spare, self._slack, self._level
         waiting = {link: None for link in self._touched if spare[link] < slack[link] or level[link] is not FREE}
@@ -105,10 +121,6 @@ class SharedLinkRates:
                             waiting[other] = None
                             heappush(due, (room[other] // self._weight[other], other))
             del waiting[link]
-        changed = [(flow, rates[flow]) for flow, was in before.items() if rates[flow] != was]
-        before.clear()
-        changed.sort()
-        return changed
 
     def _set_level(self, link: int) -> list[tuple[int, int]]:
         """Sets the level of a link; returns (flow, rate) of the flows of the link whose rates change.
