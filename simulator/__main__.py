@@ -1,5 +1,11 @@
 """`python -m simulator` is `trainsim`."""
 
-from .cli import main
+import os
+import signal
 
-main()
+signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))  # nothing was begun until `main` has its own handler
+
+from .cli import main  # noqa: E402
+
+if __name__ == "__main__":
+    main()

@@ -69,7 +69,17 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
     gc.freeze()  # and all of them end with the process: looking through them once more takes a while
+    if code == INTERRUPTED:  # of an interrupt within `exec`, as while a dataclass is made, `python -m` would die once more
+        _flush_and_end(code)
     sys.exit(code)
+
+
+def _flush_and_end(code: int) -> None:
+    """Ends the process with a code, and nothing else."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 class _Terminated(BaseException):

@@ -157,6 +157,14 @@ class Declared:
         return iter(())
 
 
+def with_word(data: Any, fields_of: Callable[[str], Mapping[str, Any] | None]) -> Any:
+    """The mapping of a file, where a key beside a word, as in `plan.sharding.group=8` over `sharding: zero1`, has made the word
+    the `name` of a mapping; `fields_of` gives the fields that the word stands for, or None for no such word."""
+    word = data.get("name") if isinstance(data, dict) else None
+    fields = fields_of(word) if isinstance(word, str) else None
+    return data if fields is None else {**fields, **{key: data[key] for key in data if key != "name"}}
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """An annotation in parts: the type, the notes beside the type, and whether the value may be None."""

@@ -98,17 +98,18 @@ def command(
         _show_space(space)
         return
     found = _found(base, aim, (space, over, _numbers(gpus)), shard, options)
-    if not found.best:
+    if not found.best and found.complete:
         raise Infeasible(f"no plan can run: {_counted(found)}", hint=_first_reason(found))
-    if write:
+    plot = options["plot"]
+    if write and found.best:
         _write(found, write)
-    if options["plot"]:
-        _draw(found, options["plot"])
+    if plot and found.best:
+        _draw(found, plot)
     if as_json:
         print_json(_record(found, options))
     else:
         _print(found, options)
-        for file in filter(None, (write, options["plot"])):
+        for file in filter(None, (write, plot) if found.best else ()):
             print_pairs([("written", file)])
     if not found.complete:
         raise click.exceptions.Exit(130)
@@ -243,19 +244,24 @@ def _print(found: Found, options: dict[str, Any]) -> None:
 
     header = ["plan", "GPUs", "step time", "MFU", "memory", "behind", "largest loss", "loses by"]
     tokens = ["days", "cost" if options["price"] else "GPU-hours"] if options["tokens"] else []
-    rows, first = [], found.best[0].simulated()[2][0]
+    rows = list[list[str]]()
     for plan in found.best:
         measured, step_time_s, value = plan.simulated()
+        first = found.best[0].simulated()[2][0]
         behind = f"{value[0] / first - 1:.2%}" if first and plan is not found.best[0] else ""
         days, cost = _run(found, plan, options)
         more = [f"{days:,.1f}", f"{cost:,.0f}"] if days is not None else []
         memory = f"{measured.memory_bytes / GIB:.1f} GiB"
         rows.append([plan.text, str(plan.weighed.gpus), show_s(step_time_s), f"{measured.mfu:.1%}", memory, behind,
                      found.largest_loss(plan) or "", found.loses_by(plan) or "", *more])  # fmt: skip
-    print_table([*header, *tokens], rows, right=[1, 2, 3, 4, 5, *range(8, 8 + len(tokens))])
+    if rows:
+        print_table([*header, *tokens], rows, right=[1, 2, 3, 4, 5, *range(8, 8 + len(tokens))])
     say(_counted(found))
     for field, (number, example) in found.reasons.items():
         say(f"  {number:,} infeasible by {field}: {example}")
     if found.of_plans > len(found.search.plans):
         say(f"of {found.of_plans:,} plans of the space; those that were not tried may be better")
-    say(f"the best plan is {found.confirmed}" if found.complete else "interrupted: plans that are not listed may be better")
+    if found.complete:
+        say(f"the best plan is {found.confirmed}")
+    else:
+        say("interrupted: plans that are not listed may be better" if rows else "interrupted before a plan was simulated")

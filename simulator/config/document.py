@@ -73,11 +73,16 @@ class Document:
 
     def where(self, place: Place) -> str:
         """The nearest mark as text, for messages."""
-        return str(self.mark(place) or "")
+        return str(self._origin(place) or "")
+
+    def _origin(self, place: Place) -> Mark | None:
+        """The nearest mark; of a mapping that a setting made, the setting."""
+        within = (mark for at, mark in self.marks.items() if place not in self.marks and at[: len(place)] == place)
+        return next(within, self.mark(place))
 
     def where_of_several(self, place: Place, message: str) -> str:
         """The mark of a fault between legal fields: the settings that `message` names, or the nearest mark of this place."""
-        mark, words = self.mark(place), set(re.findall(r"\w+", message))
+        mark, words = self._origin(place), set(re.findall(r"\w+", message))
         if mark is None or not mark.line:
             return str(mark or "")
         settings = {mark: None for p, mark in self.marks.items() if p and not mark.line and mark.file and str(p[-1]) in words}

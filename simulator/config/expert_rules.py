@@ -21,7 +21,7 @@ def faults_of_experts(scenario: Scenario) -> Found:
     """Faults of expert parallelism, and of models with experts under other parallelism."""
     model, plan, etp = scenario.model, scenario.plan, scenario.plan.tensor_parallel_of_experts
     if not model.experts:
-        given = {"ep": plan.ep > 1, "etp": plan.etp, "moe": plan.moe != Moe()}
+        given = {"ep": plan.ep > 1, "etp": plan.etp not in (None, plan.tp), "moe": plan.moe != Moe()}
         given |= {f"overlap.{name}": getattr(plan.overlap, name) for name in ("ep", "weight_gradients")}
         for name in (name for name, value in given.items() if value):
             yield f"plan.{name}", f"{model.name} has no experts", "leave it out, or take a model with experts"

@@ -187,9 +187,6 @@ def _divisions(scenario: Scenario) -> Found:
     if job.sequence_length % plan.splits:
         near = " or ".join(map(str, _multiples(job.sequence_length, plan.splits)))
         yield "plan.splits", f"{job.sequence_length} tokens do not divide into {plan.splits} parts", f"sequence_length: {near}"
-    elif plan.sequence_parallel and plan.tp == 1:
-        hint = "use tp > 1, or leave it out"
-        yield "plan.sequence_parallel", "there is no tensor-parallel group to divide the sequence in", hint
     elif plan.uses_sequence_parallel and tokens % plan.tp:
         near = " or ".join(map(str, _multiples(job.sequence_length, plan.tp * plan.splits * _chunks(plan))))
         whose = "a microbatch" if plan.cp == 1 else "a context-parallel rank"
@@ -391,6 +388,8 @@ def unused(scenario: Scenario) -> list[str]:
     if not has_pods and cluster.nodes > 1 and cluster.nodes_per_pod != keys(ClusterFile)["nodes_per_pod"].default:
         message = f"{cluster.nodes_per_pod} has no effect, the shape {cluster.shape_name} has no pods"
         found.append(f"cluster.nodes_per_pod: {message}")
+    if scenario.plan.sequence_parallel and scenario.plan.tp == 1:
+        found.append("plan.sequence_parallel: it has no effect, with tp: 1 there are no GPUs to divide the tokens among")
     if scenario.fidelity.overlap == "free" and scenario.framework.sms != CommunicationSms():
         found.append("framework.sms: it has no effect, with fidelity.overlap: free communication takes nothing from compute")
     return found

@@ -34,6 +34,7 @@ def _wherever_fonts_are_indexed() -> Iterator[None]:
 
 with _wherever_fonts_are_indexed():
     from matplotlib import colormaps as colormaps
+    from matplotlib import rc_context
     from matplotlib.axes import Axes as Axes
     from matplotlib.cm import ScalarMappable as ScalarMappable
     from matplotlib.collections import LineCollection as LineCollection
@@ -66,7 +67,8 @@ def save(figure: Figure, path: str | Path) -> None:
         raise UserError(f"{str(path)!r} is no kind of picture", hint=f"end the name in {', '.join(FORMATS)}")
     with atomic(path) as temporary:
         data = BytesIO()  # a PDF whose file refuses its bytes is ended once more by matplotlib, and fails in zlib
-        figure.savefig(data, format=suffix[1:], metadata=dict.fromkeys(FORMATS[suffix]))
+        with rc_context({"svg.hashsalt": "trainsim"}):  # else names of markers are random
+            figure.savefig(data, format=suffix[1:], metadata=dict.fromkeys(FORMATS[suffix]))
         temporary.write_bytes(data.getbuffer())
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -34,17 +36,26 @@ def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> 
     arrows = _arrows(run, chosen)
     events = chain.from_iterable(events_of(run, rank, arrows[rank]) for rank in chosen)
     count = 0
-    with atomic(path) as temporary:
-        zipped = str(path).endswith(".gz")
-        with gzip.open(temporary, "wt", 5, "utf-8") if zipped else open(temporary, "w", encoding="utf-8") as out:
-            about = {"scenario": run.scenario.as_dict(), "measured": run.observation.window.text}
-            out.write('{"displayTimeUnit":"ms","otherData":' + json.dumps(about) + ',"traceEvents":[\n')
-            for count, event in enumerate(events, 1):
-                if count > MOST_EVENTS:
-                    raise UserError("the trace has over a million events", hint="choose fewer ranks: trace(run, path, ranks=[0])")
-                out.write(",\n" * (count > 1) + json.dumps(event, separators=(",", ":")))
-            out.write("\n]}\n")
+    with atomic(path) as temporary, _writer(temporary, zipped=str(path).endswith(".gz")) as out:
+        about = {"scenario": run.scenario.as_dict(), "measured": run.observation.window.text}
+        out.write('{"displayTimeUnit":"ms","otherData":' + json.dumps(about) + ',"traceEvents":[\n')
+        for count, event in enumerate(events, 1):
+            if count > MOST_EVENTS:
+                raise UserError("the trace has over a million events", hint="choose fewer ranks: trace(run, path, ranks=[0])")
+            out.write(",\n" * (count > 1) + json.dumps(event, separators=(",", ":")))
+        out.write("\n]}\n")
     return count
+
+
+@contextmanager
+def _writer(path: Path, *, zipped: bool) -> Iterator[IO[str]]:
+    """A file to write text to. Equal texts give equal files: one that is zipped holds neither its name nor a time."""
+    if not zipped:
+        with open(path, "w", encoding="utf-8") as out:
+            yield out
+        return
+    with open(path, "wb") as raw, gzip.GzipFile("", "wb", 5, raw, mtime=0) as packed, TextIOWrapper(packed, "utf-8") as out:
+        yield out
 
 
 def _representatives(run: Run) -> list[int]:

@@ -26,14 +26,18 @@ def read(path: Path) -> list[dict[str, str]]:
     """The rows of a .csv or .csv.gz file."""
     raw = read_unzipped(path, MOST_BYTES, "a table of measurements")
     content = decoded(raw, path, "a table is CSV in UTF-8, plain or gzipped")
+    table, read = csv.DictReader(StringIO(content, newline=None), strict=True), 1
     try:
-        table = csv.DictReader(StringIO(content, newline=None))
         names = table.fieldnames or ()
         if len(names) > MOST_COLUMNS:
             raise UserError(f"a table of {len(names):,} columns", where=f"{path}:1", hint=f"at most {MOST_COLUMNS}")
-        rows = [{key: value or "" for key, value in row.items() if isinstance(key, str)} for row in islice(table, MOST_ROWS + 1)]
+        rows = list[dict[str, str]]()
+        for row in islice(table, MOST_ROWS + 1):
+            rows.append({key: value or "" for key, value in row.items() if isinstance(key, str)})
+            read = table.line_num
     except csv.Error as error:
-        raise UserError(f"no table: {error}", where=str(path), hint="a header, then one measurement to a line") from None
+        hint = "a header, then one measurement to a line; a quote is closed in its cell, and doubled inside of one"
+        raise UserError(f"no table: {error}", where=f"{path}:{read + 1}", hint=hint) from None
     if len(rows) > MOST_ROWS:
         raise UserError(f"a table of more than {MOST_ROWS:,} rows", where=str(path), hint="cut it into several")
     if not rows:

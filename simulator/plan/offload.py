@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated
+from typing import Annotated, Any
 
-from ..fields import Contradiction, Declared, Limits, Share, documented
+from ..fields import Contradiction, Declared, Limits, Share, documented, with_word
 
 KEPT_LAYERS = 2
 """Number of layers at the end of a stage whose activations are never copied: there is no time to copy them."""
+FIELDS_OF_WORDS: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "activations": {"activations": 1.0},
+    "optimizer": {"optimizer": True},
+    "parameters": {"optimizer": True, "parameters": True},
+}
+"""What may be offloaded by a word, and the fields that say the same."""
 
 
 @documented
@@ -26,14 +33,13 @@ class Offload(Declared):
     parameters: Annotated[bool, "whether the host keeps the shares of parameters; copied in before gathers"] = False
 
     @classmethod
+    def prepared(cls, data: Any) -> Any:
+        return with_word(data, FIELDS_OF_WORDS.get)
+
+    @classmethod
     def of(cls, word: str) -> Offload:
         """What a word stands for."""
-        return {
-            "none": cls(),
-            "activations": cls(activations=1.0),
-            "optimizer": cls(optimizer=True),
-            "parameters": cls(optimizer=True, parameters=True),
-        }[word]
+        return cls(**FIELDS_OF_WORDS[word])
 
     @property
     def copies(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ..errors import shown
-from ..fields import Contradiction, Declared, Degree, Limits, Name, Text, documented, specs
+from ..fields import Contradiction, Declared, Degree, Limits, Name, Text, documented, specs, with_word
 from .offload import Offload
 
 if TYPE_CHECKING:
@@ -108,9 +108,7 @@ class Sharding(Declared):
 
     @classmethod
     def prepared(cls, data: Any) -> Any:
-        """The mapping of a file, where a setting such as `plan.sharding.group=8` has made a word the `name` of a mapping."""
-        named = isinstance(data, dict) and "name" in data
-        return {"kind": data["name"], **{key: data[key] for key in data if key != "name"}} if named else data
+        return with_word(data, lambda word: {"kind": word})
 
     @property
     def gathers(self) -> bool:
@@ -199,6 +197,10 @@ class Recompute(Declared):
     early_stop: Annotated[
         bool | None, "whether recomputation ends at the last tensor that is needed, as in PyTorch; None: as the framework does"
     ] = None
+
+    @classmethod
+    def prepared(cls, data: Any) -> Any:
+        return with_word(data, lambda word: {"scope": word})
 
     def contradictions(self) -> Iterator[Contradiction]:
         if self.scope == "none" and not self.ops and self != Recompute():
@@ -314,7 +316,7 @@ class Plan(Declared):
 
     @property
     def uses_sequence_parallel(self) -> bool:
-        return self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
+        return self.tp > 1 and self.sequence_parallel is not False
 
     def waits_for_norm(self, gradient_clipping: bool | None) -> bool:
         """Whether every rank waits for the gradient norm of all ranks, which a job without clipping does not need."""

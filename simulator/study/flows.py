@@ -307,7 +307,7 @@ def _number(
 
 def _route(flow: Mapping[str, Any], n_links: int, where: str, faults: list[Fault]) -> tuple[int, ...]:
     route = flow.get("route")
-    wrong = [link for link in route if not isinstance(link, int) or not 0 <= link < n_links] if isinstance(route, list) else []
+    wrong = [link for link in route if type(link) is not int or not 0 <= link < n_links] if isinstance(route, list) else []
     if isinstance(route, list) and not wrong:
         return tuple(route)
     no_link = f"route: {shown(wrong[0])} is no link of the {n_links} of this case" if wrong else ""

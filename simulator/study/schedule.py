@@ -133,6 +133,8 @@ def evaluate(layout: Layout, name: str = "", certificate: Any = None) -> Evaluat
     durations = layout.shape.durations
     boxes = [(rank, box) for rank, order in enumerate(layout.orders) for box in order]
     lengths = [durations.of(box) for _, box in boxes]
+    if not any(lengths):
+        raise UserError("all slots have no length", hint="give F, B, I or W one")
     per_unit = _ticks_per_unit({*lengths, durations.comm}, 2 * len(boxes))
     graph = _graph(layout, boxes, [round(x * per_unit) for x in map(_exact, lengths)], round(_exact(durations.comm) * per_unit))
     try:
@@ -158,9 +160,7 @@ def _ticks_per_unit(durations: Iterable[float], count: int) -> Fraction:
     `count` durations in a row stay below the largest value of a column of times.
     """
     written = [_exact(duration) for duration in durations]
-    longest = max(written, default=Fraction(0))
-    if not longest:
-        raise UserError("all durations are zero", hint="give F, B, I or W a length")
+    longest = max(written)
     common = lcm(*(duration.denominator for duration in written))
     most = Fraction(min(1 << SCALE_BITS, (1 << TOTAL_BITS) // count)) / longest
     return min(Fraction(common), most)

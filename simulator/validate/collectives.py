@@ -23,7 +23,7 @@ from ..study.collective import MEASURED, CollectiveTable, collective, spread
 from ..units import US_PER_S
 from .report import Predicted
 
-UNIT = "us"
+UNIT, MEASURED_COLUMN = "us", "time_us"
 NEEDS, SOURCE = ("gpu", "gpus", "nodes", "inside", "network", "collective", "bytes"), ("system", "collective")
 READS = (*COLUMNS, "library", "asked", "collective", "bytes")
 measured = time_us

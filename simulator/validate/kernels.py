@@ -38,7 +38,7 @@ from ..measurements.kernel_words import EAGER, SIZES, WIDTH, Probe, kernels_in, 
 from ..units import US_PER_S
 from .report import Own, Predicted
 
-UNIT = "us"
+UNIT, MEASURED_COLUMN = "us", "time_us"
 READS = ("gpu", "op", "dtype", *SIZES, "causal", "variant", "cache", "launches")
 NEEDS, SOURCE = ("gpu", "op", "dtype"), ("gpu", "op")
 measured = time_us

@@ -1,14 +1,15 @@
 """Reports of predictions against measurements: one file per kind of measurement, all through `validate`.
 
-A kind is a module of this folder with `UNIT`, `READS`, `NEEDS`, `SOURCE`, `measured(row)` and `predictions(rows, gpu)`; its name
-is that of its file. `READS` are the columns that its predictor may see: columns that describe the machine and the work, never
-measured values. A table must have the columns in `NEEDS`. Rows with the same cells in `SOURCE` are of one source, and scored
-together. `predictions` gives for each row a prediction, or the `UserError` whose message is the reason for its absence. A kind
-with `measured_memory_gb(row)` reports memory too. A kind with an `EFFORT` per row takes long, and needs no permission for it. A
-kind with `own_gpu(own)` also predicts for the GPU that this function returns; rows of a table without a column `gpu` belong to
-this GPU. A row whose measurement is blank or unusable is predicted too, but not compared. A kind with `published()` has rows that
-ship; one whose `predictions` saves its outcomes has an `EFFORT`; one with `apart(row)` names groups of rows that are scored apart
-too; one with `p90(errors)` has a 90th percentile of its own.
+A kind is a module of this folder with `UNIT`, `MEASURED_COLUMN`, `READS`, `NEEDS`, `SOURCE`, `measured(row)` and
+`predictions(rows, gpu)`; its name is that of its file. `READS` are the columns that its predictor may see: columns that describe
+the machine and the work, never measured values. A table must have the columns in `NEEDS`. Rows with the same cells in `SOURCE`
+are of one source, and scored together. `predictions` gives for each row a prediction, or the `UserError` whose message is the
+reason for its absence. A kind with `measured_memory_gb(row)` reports memory too. A kind with an `EFFORT` per row takes long, and
+needs no permission for it. A kind with `own_gpu(own)` also predicts for the GPU that this function returns; rows of a table
+without a column `gpu` belong to this GPU. A row whose measurement is blank or unusable is predicted too, but not compared; a note
+says what is unusable in the `MEASURED_COLUMN`. A kind with `published()` has rows that ship; one whose `predictions` saves its
+outcomes has an `EFFORT`; one with `apart(row)` names groups of rows that are scored apart too; one with `p90(errors)` has a 90th
+percentile of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from statistics import mean, median
 from typing import Any
 
 from ..config import catalog
-from ..errors import UserError, did_you_mean
+from ..errors import UserError, did_you_mean, shown
 from ..escape import Summarised
 from ..measurements.csv_tables import Row, check_header, read, with_gpu
 from ..measurements.kernel_table import spread
@@ -195,7 +196,10 @@ def _compared_row(kind: Any, number: int, row: Row, made: Predicted | UserError)
         return ComparedRow(*known, None, None, kind.UNIT, None, None, measured_gb, made.faults[0].message, apart=apart)
     two_sigma = math.exp(2 * made.sigma)
     interval = (made.value / two_sigma, made.value * two_sigma) if made.sigma else None
-    error, by = None if measured is None else made.value / measured - 1, (made.provenance, made.extrapolated, made.note)
+    error, notes = None if measured is None else made.value / measured - 1, [made.note] if made.note else []
+    if measured is None and (cell := row.get(kind.MEASURED_COLUMN, "").strip()):
+        notes += [f"{kind.MEASURED_COLUMN}: {shown(cell)} is no time"]
+    by = made.provenance, made.extrapolated, "; ".join(notes) or None
     return ComparedRow(*known, made.value, error, kind.UNIT, interval, made.memory_gb, measured_gb, None, *by, apart)
 
 

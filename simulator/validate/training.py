@@ -34,7 +34,7 @@ from ..study.process_session import of_this_process
 from ..units import GB, GIB, TFLOP
 from .report import TIER_C, Predicted
 
-UNIT = "s"
+UNIT, MEASURED_COLUMN = "s", "step_time_s"
 NEEDS, SOURCE = ("gpu_model", "gpus", "layers", "hidden", "heads", "seq_len", "global_batch", "tp", "pp"), ("source_key",)
 READS = (*COLUMNS, "mem_kind")
 EFFORT = estimated_effort.TRAINING_ROW

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from ..fields import Contradiction, Declared, Limits, documented
+from ..fields import Contradiction, Declared, Limits, documented, with_word
 
 Kind = Literal["adam", "adam-bf16", "adam-8bit", "muon", "sgd", "sgd-momentum"]
 Format = Literal["fp32", "bf16", "8bit"]
@@ -66,6 +66,10 @@ class Optimizer(Declared):
         Literal["blockwise", "duplicated"] | None,
         "of muon; blockwise: each rank its own part of a divided matrix; duplicated: each gathers the matrix; None: blockwise",
     ] = None
+
+    @classmethod
+    def prepared(cls, data: Any) -> Any:
+        return with_word(data, lambda word: {"kind": word})
 
     @property
     def full(self) -> Optimizer:

@@ -371,6 +371,11 @@ def test_pictures_of_too_many_rows_are_refused(tmp_path: Path) -> None:
         gantts({str(n): result for n in range(MOST_ROWS_IN_ALL // MOST_ROWS + 1)})
 
 
+def test_slots_without_length_are_refused_beside_transfers_that_take_time() -> None:
+    said = schedule("1f1b", "--ranks", 2, "--microbatches", 2, "--F", 0, "--I", 0, "--W", 0, "--comm", 1)
+    assert (said.code, "all slots have no length" in said.err) == (2, True)
+
+
 def test_numbers_can_be_read_on_every_colour() -> None:
     """White on dark and black on light, with a distance that the eye sees."""
     for kind in KINDS.values():

@@ -61,6 +61,11 @@ def test_ctrl_c_keeps_what_is_known(searched: tuple[object, ...], monkeypatch: p
     assert said.code == 130
     assert "1 simulated" in said.out
     assert "plans that are not listed may be better" in said.out
+    simulated.append(0)
+    said = trainsim(*searched)
+    assert said.code == 130
+    assert "interrupted before a plan was simulated" in said.out
+    assert trainsim(*searched, "--json").record["best"] == []
 
 
 def test_the_space_is_shown(searched: tuple[object, ...]) -> None:

@@ -115,6 +115,16 @@ def test_pods_of_a_shape_without_them_are_said_to_have_no_effect(shape: str, nod
     assert any(note.startswith("cluster.nodes_per_pod: 2 has no effect") for note in run.notes) == said
 
 
+def test_defaults_may_be_written_out() -> None:
+    """Tensor parallelism of experts that a model lacks, and of sequences on one GPU, which is said to have no effect."""
+    usual = from_mapping(BASE).simulate()
+    spelled = from_mapping(changed(BASE, {"plan.etp": usual.scenario.plan.tp, "plan.sequence_parallel": True})).simulate()
+    assert spelled.metrics == usual.metrics
+    for given in (True, False, None):
+        run = from_mapping(changed(BASE, {"plan.tp": 1, "plan.sequence_parallel": given})).simulate()
+        assert any("plan.sequence_parallel: it has no effect" in note for note in run.notes) == (given is True)
+
+
 def test_a_profile_shows(tmp_path: Path) -> None:
     fits = [fit for fit in shipped_fits.shipped().fits["h100"] if fit.family == "gemm"]
     file = tmp_path / "mine.yaml"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -133,6 +134,38 @@ def test_a_setting_writes_into_a_name_and_into_a_list(tmp_path: Path) -> None:
     assert (scenario.model.name, scenario.model.layers, scenario.cluster.gpu.name) == ("llama3-8b", 4, "h100")
     assert scenario.cluster.gpu.memory_bytes == 10**12
     assert [p.speed for p in scenario.perturb] == [0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "expected"),
+    [
+        ("plan: {recompute: none}", "plan.recompute={scope: full, every: 2}", sim.Recompute("full", every=2)),
+        ("plan: {recompute: full}", "plan.recompute.every=2", sim.Recompute("full", every=2)),
+        ("plan: {offload: optimizer}", "plan.offload.activations=0.5", sim.Offload(0.5, True)),
+        ("plan: {offload: none}", "plan.offload={activations: 0.5}", sim.Offload(0.5)),
+        ("plan: {sharding: zero1}", "plan.sharding.group=4", sim.Sharding("zero1", 4)),
+        ("job: {optimizer: adam}", "job.optimizer={kind: muon}", sim.Optimizer("muon")),
+    ],
+)
+def test_keys_may_be_set_where_a_word_stands(base: str, over: str, expected: Any, tmp_path: Path) -> None:
+    file, child = tmp_path / "base.yaml", tmp_path / "child.yaml"
+    file.write_text(f"model: llama3-8b\ncluster: dgx-h100\n{base}\n")
+    part, _, field = over.partition("=")[0].partition(".")
+    scenario = sim.load(file, [over])
+    assert getattr(getattr(scenario, part), field.partition(".")[0]) == expected
+    text = over.partition("=")[2]
+    if field.count("."):
+        field, _, key = field.partition(".")
+        text = f"{{{key}: {text}}}"
+    child.write_text(f"extends: base.yaml\n{part}: {{{field}: {text}}}\n")
+    assert sim.load(child) == scenario
+
+
+@pytest.mark.parametrize("setting", ["plan.nope.x=4", "plan.moe.routing=drawn", "plan.moe={capacity: 2}"])
+def test_a_fault_of_a_mapping_that_a_setting_made_is_placed_there(setting: str, folder: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        sim.load(folder / "scenario.yaml", [setting]).simulate()
+    assert [fault.where for fault in refused.value.faults] == [f"--set {setting}"]
 
 
 @pytest.mark.parametrize("setting", ["plan.tp", "=3", "plan..tp=3", ".tp=3", "plan.tp={", "plan.tp=[1", "perturb.0.speed=2"])

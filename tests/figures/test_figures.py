@@ -304,3 +304,11 @@ def test_the_waterfall_goes_from_the_step_to_its_flop_at_peak_without_a_gap(run:
     for (low, _), (_, high) in pairwise([(100, 100), *spans[1:-1]]):
         assert high == pytest.approx(low, abs=0.2), "but for causes that are too small to draw"
     assert axes.get_yticklabels()[0].get_text() == "step"
+
+
+def test_equal_runs_give_equal_files(run: Run, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save(gantt(run), tmp_path / f"{name}.svg")
+        sim.trace(run, tmp_path / f"{name}.json.gz", ranks=[0])
+    for ending in ("svg", "json.gz"):
+        assert (tmp_path / f"a.{ending}").read_bytes() == (tmp_path / f"b.{ending}").read_bytes()

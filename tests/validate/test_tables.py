@@ -87,11 +87,21 @@ def test_a_product_of_a_trace_is_a_kernel_alone() -> None:
     assert (alone.predicted or 0.0) < 0.9 * (eager.predicted or 0.0)
 
 
+def test_a_time_that_is_none_is_noted_and_no_row_is_lost(tmp_path: Path) -> None:
+    times = ["205", "abc", "-8", "0", "nan", ""]
+    file = written(tmp_path / "table.csv", *(GEMM | {"time_us": time} for time in times))
+    rows = trainsim("validate", "--kind", "kernels", file, "--json").record["rows"]
+    assert [row["note"] for row in rows] == [None, *(f"time_us: '{time}' is no time" for time in times[1:5]), None]
+    file.write_text(file.read_text().replace("\nH100", '\n"H100', 2))
+    said = trainsim("validate", "--kind", "kernels", file)
+    assert (said.code, "table.csv:2: no table" in said.err) == (2, True)
+
+
 def test_a_kind_of_measurement_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Named after the file; modules of the folder that predict nothing are no kinds."""
     (tmp_path / "throughput.py").write_text(
         "from simulator.validate.report import Predicted\n"
-        'UNIT, READS, NEEDS, SOURCE = "tokens/s", ("gpus",), ("gpus",), ("gpus",)\n'
+        'UNIT, MEASURED_COLUMN, READS, NEEDS, SOURCE = "tokens/s", "tokens", ("gpus",), ("gpus",), ("gpus",)\n'
         'measured = lambda row: float(row["tokens"])\n'
         'predictions = lambda rows, gpu: [Predicted(100.0 * int(row["gpus"])) for row in rows]\n'
     )
