@@ -191,7 +191,9 @@ def _part(whole: Template, table: Array, takes: Array, speed: int, group: Array)
     """The stretches of a template, given by slot and charge the fixed times and what takes a part of a resource, and the speed of
     its rank (0: it changes)."""
     own = whole.slot < 0
-    ns = np.where(own, whole.durations_ns(0) if speed else OPEN, table[np.maximum(whole.slot, 0), whole.charge])
+    ns = np.where(own, whole.durations_ns(0), table[np.maximum(whole.slot, 0), whole.charge])
+    if not speed:  # what a stretch is made of would all change its speed
+        ns[:] = OPEN
     kind = np.full(len(whole), FIXED)
     if whole.resource is not None:
         kind = np.where(own & (whole.resource >= 0), whole.resource, FIXED)

@@ -20,7 +20,7 @@ from simulator.engine.replay import replay, why_not, with_fixed_durations
 from simulator.errors import UserError
 from simulator.plan.plan import Fidelity
 from simulator.simulation.runnable import RunnableScenario as Scenario
-from simulator.workload.framework import Framework
+from simulator.workload.framework import Framework, HostTimes
 
 from ..small_scenarios import HOST, both, bound, bound_twice, scenario, small_cluster, small_model
 
@@ -136,7 +136,9 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             plan = offloading
     perturb = []
     if draw(st.booleans()):
-        perturb.append(sim.Perturb(rank=draw(st.integers(0, ranks - 1)), speed=draw(st.sampled_from([0.5, 0.9, 1.3]))))
+        of_rank = draw(st.sampled_from([{}, {}, {"from_s": 1e-4, "until_s": 4e-4}, {"until_s": 1.0}]))
+        speed = draw(st.sampled_from([0.5, 0.9, 1.3]))
+        perturb.append(sim.Perturb(rank=draw(st.integers(0, ranks - 1)), speed=speed, **of_rank))
     if draw(st.booleans()):
         window = {"from_s": 1e-4, "until_s": 4e-4} if draw(st.booleans()) else {}
         perturb.append(sim.Perturb(link="node0/nvswitch>node0/gpu1", capacity=0.1, **window))
@@ -148,7 +150,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     limited = replace(cluster, gpu=replace(cluster.gpu, tdp_w=draw(st.sampled_from([700.0, 700.0, 450.0]))))
     overlap, power = draw(st.sampled_from(["free", "slowed"])), draw(st.sampled_from(["sustained", "burst"]))
     fidelity = Fidelity(overlap=overlap, power=power)
-    framework = Framework(p2p_scatter_gather=draw(st.booleans()))
+    launches = draw(st.sampled_from([{}, {}, {"host": HostTimes(kernel_s=5e-6, collective_s=1e-5)}]))
+    framework = Framework(p2p_scatter_gather=draw(st.booleans()), **launches)
     return scenario(model, limited, plan, job, perturb=tuple(perturb), fidelity=fidelity, framework=framework)
 
 

@@ -19,6 +19,7 @@ from simulator.errors import UserError
 from simulator.metrics import idle, mfu, observe, slowed_s
 from simulator.program.labels import Labels
 from simulator.simulation.runnable import RunnableScenario as Scenario
+from simulator.workload.framework import Framework, HostTimes
 
 from ..small_scenarios import bound, scenario, small_cluster
 from .test_plans import scenarios
@@ -90,6 +91,14 @@ def test_every_row_is_as_in_the_reference(of: Scenario, steps: int, every: bool)
 @given(scenarios(), st.sampled_from([1, 1, 2]), st.booleans())
 def test_every_row_is_as_in_the_reference_many_times(of: Scenario, steps: int, every: bool) -> None:
     check(of, steps, every=every)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_s8_3_launches_of_a_rank_whose_speed_changes_take_as_long_as_others(overlap: bool) -> None:
+    host = Framework(host=HostTimes(kernel_s=5e-6, collective_s=1e-5))
+    plan = sim.Plan(dp=8, sharding=sim.Sharding("zero1", 2), overlap=sim.Overlap(dp=overlap))
+    slow = (sim.Perturb(rank=1, speed=0.5, until_s=1.0),)
+    check(scenario(plan=plan, job=sim.Job(64, 16), framework=host, perturb=slow), 1, every=False)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
