@@ -27,7 +27,7 @@ from ..engine.stretched_timeline import StretchedTimeline
 from ..engine.task import distinct
 from ..engine.timeline import Times
 from ..program.labels import Labels
-from ..program.program import COMPUTE
+from ..program.program import COMPUTE, OFFLOAD
 from . import Array, Observation, Repeats
 
 SCALES = "time"
@@ -122,6 +122,8 @@ class _TaskFacts:
     """Pipeline coordinate of the first rank that takes part in the task."""
     dp: int
     """Index of dp among the axes, or the number of axes if dp is not among them."""
+    copy: Array
+    """Whether the task is a copy between a rank and its host, or an update there, which no other rank takes part in."""
 
 
 def measure(observed: Observation) -> TimeByCause:
@@ -255,7 +257,8 @@ def _facts(observed: Observation, of: _Tasks) -> _TaskFacts:
             launches, transfers = labels.is_launch[rows], labels.is_transfer[rows]
         coordinate[tasks], axis[tasks] = labels.pipeline, place
         launch[tasks], transfer[tasks], optimizing[tasks], norm[tasks] = launches, transfers, optimizes, is_norm
-    return _TaskFacts(axis, optimizing, launch, transfer, norm, coordinate, dp)
+    copy = axis == observed.axes.index(OFFLOAD) if OFFLOAD in observed.axes else np.zeros(len(axis), dtype=bool)
+    return _TaskFacts(axis, optimizing, launch, transfer, norm, coordinate, dp, copy)
 
 
 def _pieces(observed: Observation, of: _Tasks, facts: _TaskFacts) -> Iterator[tuple[Pieces, Array | None]]:
@@ -320,7 +323,7 @@ def _latest(of: _Tasks, is_launch: Array) -> Array:
 
 def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinate: Array) -> tuple[Pieces, Array]:
     """The pieces of every gap, from its end backwards, with the state of the walk; each step of the walk is done for all gaps."""
-    collective = (facts.axis >= 0) & ~facts.launch & ~facts.transfer
+    collective = (facts.axis >= 0) & ~(facts.launch | facts.transfer | facts.copy)
     first_state = np.where(collective, np.where(facts.norm, NORM, facts.axis), DIRECTLY)
     changes = facts.transfer | (first_state != DIRECTLY)
     start = np.append(start, np.iinfo(np.int64).min)  # the last entry is for walks without a task, which end there

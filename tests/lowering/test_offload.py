@@ -177,6 +177,14 @@ def test_t19_3_the_norm_waits_for_copies_and_the_next_step_for_the_update(more: 
     assert forward[forward.start_ns > norm[0]].start_ns.min() >= back.end_ns.min()
 
 
+@pytest.mark.parametrize("plan", [{}, {"sharding": "zero1"}, {"pp": 2, "dp": 2}])
+def test_t19_3_without_a_norm_the_update_itself_waits_for_the_copies(plan: dict[str, Any]) -> None:
+    given = of("optimizer", **plan)
+    rows = rows_of(replace(given, job=replace(given.job, gradient_clipping=False)).simulate(steps=1))
+    assert "norm" not in set(rows.phase)
+    assert rows[rows.kind == UPDATE_ON_HOST].start_ns.min() >= rows[rows.kind == COPY_OUT].end_ns.max()
+
+
 @pytest.mark.parametrize(
     ("sharding", "kept_bytes", "cast"), [("zero3", 2, CAST), ("fsdp", 4, 0), (sim.Sharding("hsdp", group=2), 4, 0)]
 )
@@ -245,6 +253,20 @@ def test_t19_6_waiting_for_the_host_is_exposed_time_of_offload() -> None:
     assert run.metrics.exposed_s[OFFLOAD] * NS_PER_S >= waited_ns
     assert OFFLOAD not in plain.metrics.exposed_s
     assert "exposed offload" in dict(run.summary)
+
+
+@pytest.mark.parametrize("work", [HostWork(), HostWork(pinned=False)])
+@pytest.mark.parametrize("clips", [None, False])
+def test_t4_4_a_rank_that_waits_for_a_slow_one_waits_for_a_replica_whatever_it_copies(work: HostWork, clips: bool | None) -> None:
+    """Copies to the host are of one rank: nobody is waited for at one."""
+    given = of("optimizer", sharding="zero1")
+    job, slow = replace(given.job, gradient_clipping=clips), (sim.Perturb(rank=3, speed=0.5),)
+    run = replace(given, job=job, perturb=slow, framework=Framework(offload=work)).simulate()
+    m = run.metrics
+    causes_s = m.busy_s + sum(m.exposed_s.values()) + sum(m.imbalance_s.values()) + m.launch_s + m.optimizer_s
+    assert causes_s + m.bubble_fraction * m.step_time_s == pytest.approx(m.step_time_s, rel=1e-9)
+    assert m.imbalance_s["dp"] > 0.1 * m.step_time_s
+    assert "imbalance of offload" not in {cause for cause in run.time_by_cause.causes if run.time_by_cause.of(cause).any()}
 
 
 def by_core(sharding: str = "zero1", microbatches: int = 2, **work: Any) -> Scenario:

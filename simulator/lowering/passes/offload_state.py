@@ -58,6 +58,8 @@ HOST_CAST_BYTES = 6
 """Bytes for each parameter that the CPU casts to 16 bits afterwards."""
 HOST_SCALE_BYTES = 8
 """Bytes for each gradient that the CPU scales beforehand, read and written in fp32."""
+UPDATE = "update on host"
+"""Name of the operation in which CPUs update parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +120,16 @@ def offload_state(program: Program, state: OffloadedState) -> Program:
 def _copying_gradients(
     steps: tuple[Step, ...], rank: int, program: Program, bodies: dict[str, Body], state: OffloadedState
 ) -> Iterator[Step]:
-    """The steps of a rank, where those that complete gradients copy them out, and the norm waits for the last copy."""
+    """The steps of a rank, where those that complete gradients copy them out; the norm, or without one the update on the host,
+    waits for the last copy."""
     buckets, final = parameters_by_stage(program, rank), final_backward(steps)
+    has_norm = any(step.phase == NORM for step in steps)
     copied_out: tuple[Key, ...] = ()
     for i, step in enumerate(steps):
         if step.phase == NORM:
             step = step._replace(after=(*step.after, *copied_out))
+        if step.phase == OPTIMIZER and not has_norm:
+            step = step._replace(waits=(*step.waits, *((UPDATE, key) for key in copied_out)))
         is_final = i == final.get(step.stage)
         if is_final or step.phase not in ("F", "B", "I", "W"):
             complete = dict(_complete(step, program, buckets[step.stage] if is_final else {}, state))
@@ -188,7 +194,7 @@ def _updating(step: Step, bodies: dict[str, Body], state: OffloadedState) -> Ste
     owned = kernels[0][1].rows
     on_host = state.chosen.updated(owned)
     update = Collective(
-        name="update on host",
+        name=UPDATE,
         streams=(UPDATES.name,),
         detached=True,
         purpose=Purpose.UPDATE,
