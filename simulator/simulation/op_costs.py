@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
 
+from ..binding.bind import roles_of_ranks
 from ..binding.collective_policy import BARRIER
 from ..costs.collectives.curves import Provenance as OfCollectives
 from ..costs.kernels.family import Provenance as OfKernels
@@ -27,6 +28,8 @@ NOT_STRETCHED = ("dp", "pp")
 BEST = ("measured", "interpolated")
 """Best provenances; a summary mentions provenance only where other provenances occur."""
 LEAST_SHOWN = 0.01
+Kernels = tuple[Kernel, ...]
+"""The kernel of each variant of ranks, or one for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,58 +66,99 @@ class OpCosts(list[OpCost]):
         return f"OpCosts({len(self):,} rows, {show_s(sum(row.seconds for row in self))}{most})"
 
 
-def kernel_costs(result: Result, rows: Iterable[tuple[Kernel, OpCost]]) -> OpCosts:
+def kernel_costs(result: Result, rows: Iterable[tuple[Kernels, OpCost]]) -> OpCosts:
     """The rows of kernels, with their times over those in a short burst of launches."""
-    return OpCosts(replace(row, over_burst=row.seconds_each / result.prices.burst_s(kernel)) for kernel, row in rows)
+    mean = _mean_over_variants(result, result.prices.burst_s)
+    return OpCosts(replace(row, over_burst=row.seconds_each / mean(kernels)) for kernels, row in rows)
 
 
-def kernel_rows(result: Result) -> list[tuple[Kernel, OpCost]]:
-    """Cost of every kernel of the measured step; the same operator of different layers is one row."""
-    ranks: dict[tuple[str, Kernel], set[int]] = defaultdict(set)
-    kernels = _kernels(result)
+def kernel_rows(result: Result) -> list[tuple[Kernels, OpCost]]:
+    """Cost of every kernel of the measured step; the same operator of different layers is one row.
+
+    Where ranks have other numbers of rows, a row has the shape of the one with most, and the mean of their times.
+    """
+    ranks: dict[tuple[str, Kernels], set[int]] = defaultdict(set)
+    named_in, mean = _kernels(result), _mean_over_variants(result, lambda kernel: result.prices.estimate(kernel).seconds)
     for rank, body, _ in _calls(result):
-        for named in kernels[body]:
+        for named in named_in[body]:
             ranks[named].add(rank)
     rows = []
-    for (name, kernel), times in _counted(result, kernels).items():
-        made, count = result.prices.estimate(kernel), round(times)
+    for (name, kernels), times in _counted(result, named_in).items():
+        most = max(kernels, key=lambda kernel: kernel.traffic_bytes)
+        made, mean_s = result.prices.estimate(most), mean(kernels)
         known = made.model, made.provenance, made.sigma, made.extrapolated
-        row = OpCost(name, kernel.shape, count, made.seconds, made.seconds * count, *known, ranks=spans(ranks[name, kernel]))
-        rows.append((kernel, row))
+        row = OpCost(name, most.shape, round(times), mean_s, mean_s * times, *known, ranks=spans(ranks[name, kernels]))
+        rows.append((kernels, row))
     return rows
 
 
 def kernel_calls(result: Result) -> dict[tuple[str, Kernel], float]:
-    """How often a measured step of one replica calls each kernel, summed over its pipeline ranks, by plain name and kernel."""
-    return _counted(result, _kernels(result))
+    """How often a measured step of one replica calls each kernel, summed over its pipeline ranks, by plain name and kernel: the
+    mean over the ranks of a pipeline coordinate."""
+    calls, shares = defaultdict[tuple[str, Kernel], float](float), _shares_of_variants(result)
+    for (name, kernels), times in _counted(result, _kernels(result)).items():
+        for kernel, share in zip(kernels, shares if len(kernels) > 1 else (1.0,), strict=True):
+            calls[name, kernel] += times * share
+    return dict(calls)
 
 
-def _counted(result: Result, kernels: Mapping[str, Counter[tuple[str, Kernel]]]) -> dict[tuple[str, Kernel], float]:
+def _mean_over_variants(result: Result, seconds: Callable[[Kernel], float]) -> Callable[[Kernels], float]:
+    """The time of a kernel, the mean over the variants of ranks, of which each has a kernel of its own or all have the same."""
+    shares = _shares_of_variants(result)
+
+    def mean(kernels: Kernels) -> float:
+        if len(kernels) == 1:
+            return seconds(kernels[0])
+        return sum(share * seconds(kernel) for share, kernel in zip(shares, kernels, strict=True))
+
+    return mean
+
+
+def _shares_of_variants(result: Result) -> tuple[float, ...]:
+    """Variant -> the share of the ranks that are of this one."""
+    variants = result.simulated.program.variants
+    return tuple(len(of) / sum(map(len, variants)) for of in variants)
+
+
+def _counted(result: Result, named_in: Mapping[str, Counter[tuple[str, Kernels]]]) -> dict[tuple[str, Kernels], float]:
     """The calls of kernels, given those of each body."""
-    calls: Counter[tuple[str, Kernel]] = Counter()
+    calls = defaultdict[tuple[str, Kernels], float](float)
     for _, body, times in _calls(result):
-        for named, count in kernels[body].items():
+        for named, count in named_in[body].items():
             calls[named] += times * count
     return {named: times / result.observed.window.steps for named, times in calls.items()}
 
 
-def _kernels(result: Result) -> dict[str, Counter[tuple[str, Kernel]]]:
+def _kernels(result: Result) -> dict[str, Counter[tuple[str, Kernels]]]:
     """Body -> its kernels by plain name, and how many of each it has."""
     bodies = result.simulated.program.bodies.items()
     kernels = ((name, (op for op in body.ops if isinstance(op, Compute))) for name, body in bodies)
-    return {name: Counter((plain_name(op), op.kernel) for op in ops) for name, ops in kernels}
+    return {name: Counter((plain_name(op), op.kernels()) for op in ops) for name, ops in kernels}
 
 
-def _calls(result: Result) -> Iterator[tuple[int, str, int]]:
-    """Every body of the measured training steps of one replica: pipeline rank, body, and number of calls in all these steps."""
+def _calls(result: Result) -> Iterator[tuple[int, str, float]]:
+    """Every body of the measured training steps of one replica: pipeline rank, body, and number of calls in all these steps, the
+    mean over the ranks of a pipeline coordinate."""
     window, (program, repeats) = result.observed.window, (result.simulated.program, result.simulated.repeats)
-    for rank in range(program.ranks):
-        order = program.orders[rank]
+    shares = _shares_of_roles(result)
+    for at, (role, order, share) in enumerate(zip(program.roles, program.orders, shares, strict=True)):
         calls = Counter(step.body for step in order if step.iteration in window.iterations)
         if repeats:
-            again = repeats.steps[rank].tolist()
+            again = repeats.steps[at].tolist()
             calls.update({body: repeats.times * n for body, n in Counter(order[at].body for at in again).items()})
-        yield from ((rank, body, times) for body, times in calls.items())
+        yield from ((role.pipeline, body, share * times) for body, times in calls.items())
+
+
+def _shares_of_roles(result: Result) -> Sequence[float]:
+    """Role -> the share of the ranks of its pipeline coordinate that have it."""
+    roles = result.simulated.program.roles
+    if not result.simulated.program.divided_roles:
+        return [1.0] * len(roles)
+    ranks = np.bincount(roles_of_ranks(roles, result.simulated.bound.mesh), minlength=len(roles)).tolist()
+    of_coordinate: Counter[int] = Counter()
+    for role, number in zip(roles, ranks, strict=True):
+        of_coordinate[role.pipeline] += number
+    return [number / of_coordinate[role.pipeline] for role, number in zip(roles, ranks, strict=True)]
 
 
 def spans(numbers: Iterable[int]) -> str:
@@ -137,7 +181,7 @@ def collective_costs(result: Result) -> OpCosts:
     steps, program = result.observed.window.steps, result.simulated.program
     gpus_of = dict(zip(program.communicators, result.simulated.bound.families, strict=False))
     moved = {name: Counter(_payloads(body)) for name, body in program.bodies.items()}
-    payloads: Counter[tuple[str, str, int]] = Counter()
+    payloads = defaultdict[tuple[str, str, int], float](float)  # of means over the ranks of a pipeline coordinate
     for _, body, times in _calls(result):
         for payload, count in moved[body].items():
             payloads[payload] += times * count

@@ -18,7 +18,6 @@ from ..config.scenario import Scenario
 from ..config.step_constants import model_error
 from ..errors import UserError
 from ..escape import Summarised
-from ..kernels import Kernel
 from ..memory.account import RankMemory
 from ..plan.plan import EVEN
 from ..units import seconds, show_bytes, show_count, show_s
@@ -29,6 +28,7 @@ from .energy import Energy, energy_of
 from .memory_check import LEFT_FRACTION, host_summary, notes
 from .op_costs import (
     STANDARD_ERRORS,
+    Kernels,
     OpCost,
     OpCosts,
     collective_costs,
@@ -124,7 +124,7 @@ class Run(Summarised, Result):
         return network(self)
 
     @cached_property
-    def _kernel_rows(self) -> list[tuple[Kernel, OpCost]]:
+    def _kernel_rows(self) -> list[tuple[Kernels, OpCost]]:
         return kernel_rows(self)
 
     @cached_property

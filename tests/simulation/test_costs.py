@@ -21,7 +21,7 @@ from simulator.config.step_constants import model_error
 from simulator.costs.kernels.estimator import Estimator
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
-from simulator.simulation import result, simulate
+from simulator.simulation import op_costs, result, simulate
 from simulator.simulation.op_costs import STANDARD_ERRORS, OpCost, provenance_lines, spans, step_interval_s
 from simulator.simulation.op_costs import collective_provenance as of_collectives
 from simulator.simulation.op_costs import kernel_provenance as of_kernels
@@ -29,7 +29,7 @@ from simulator.simulation.runnable import load_one as load
 from simulator.units import show_s
 
 from ..commandline import SMALL, trainsim
-from ..small_scenarios import scenario, small_cluster
+from ..small_scenarios import scenario, small_cluster, small_model
 
 
 @pytest.mark.parametrize("plan", [sim.Plan(tp=2, pp=2, dp=1), sim.Plan(tp=1, pp=4, schedule="zb-h1"), sim.Plan(tp=4)])
@@ -42,6 +42,33 @@ def test_costs_add_up_to_the_time_at_work(plan: sim.Plan) -> None:
     low, high = run.step_time_interval_s
     assert low < run.metrics.step_time_s < high
     assert math.log(high / run.metrics.step_time_s) > 2 * model_error()
+
+
+DRAWN = sim.Moe("drawn", concentration=0.5)
+
+
+@pytest.mark.parametrize(
+    ("experts", "plan"),
+    [
+        (0, sim.Plan(cp=4, cp_balance=False)),
+        (0, sim.Plan(cp=2, pp=2, cp_balance=False)),
+        (8, sim.Plan(ep=4, moe=DRAWN)),
+        (8, sim.Plan(ep=2, pp=2, moe=replace(DRAWN, ranks="hottest"))),
+    ],
+)
+def test_costs_are_means_over_ranks_with_different_work(experts: int, plan: sim.Plan) -> None:
+    """And energy counts the same kernels."""
+    mixture = {"experts": experts, "experts_per_token": 2, "ffn_hidden": 704} if experts else {}
+    fidelity = sim.Fidelity(overlap="free", power="burst")
+    run = scenario(small_model(**mixture), plan=plan, cluster=small_cluster(1), fidelity=fidelity).simulate()
+    rows = run.timeline.to_pandas()
+    computing = rows[rows.stream == "compute"]
+    mean_s = (computing.end_ns - computing.start_ns).sum() / 1e9 / run.gpus
+    assert sum(cost.seconds for cost in run.kernel_costs) / run.program.ranks == pytest.approx(mean_s, rel=1e-3)
+    calls = op_costs.kernel_calls(run).items()
+    assert sum(run.prices.estimate(kernel).seconds * times for (_, kernel), times in calls) / run.program.ranks == pytest.approx(
+        mean_s, rel=1e-3
+    )
 
 
 def test_costs_on_the_command_line() -> None:
