@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..engine.task import distinct
 from ..engine.timeline import Timeline
 from ..errors import InvariantBroken
 from ..frozen import replace
@@ -168,8 +169,8 @@ def over_time(
     """Times in nanoseconds, and the bytes that any rank of a role holds from each time on, in the given training steps.
 
     `changes` are the bytes that each row takes at its start and adds at its end, less than none, of one class or of several, of
-    which `static_bytes` are held throughout. The forward pass of a pair that runs together holds all its bytes from the start of
-    the pair, without use of the bytes that the backward pass frees meanwhile.
+    which `static_bytes` are held throughout. The forward pass of a pair that runs together holds all bytes that it leaves from
+    the start of the pair, without use of the bytes that the backward pass frees meanwhile.
     """
     at = int(np.flatnonzero(timeline.expansion.skeleton.program == role)[0])
     times = timeline.class_times(at)
@@ -177,14 +178,34 @@ def over_time(
     paired = np.array([step.pair >= 0 and step.phase == FORWARD for step in labels.steps])[labels.step]
     first = np.full(len(labels.steps), np.iinfo(np.int64).max)
     np.minimum.at(first, labels.step[labels.is_compute], start[labels.is_compute])
+    held, passing = changes[:, 0], np.zeros_like(changes[:, 0])
+    for step in distinct(labels.step[paired]).tolist():
+        rows = np.flatnonzero(labels.step == step)
+        passing[rows] = _passing_bytes(held[rows], -changes[rows, 1])
     begins = np.where(paired, first[labels.step], start)
-    change = changes.swapaxes(0, 1).reshape(2 * len(start), -1)
-    ns, row = np.concatenate([begins, end]), np.tile(np.arange(len(start)), 2)
+    change = np.concatenate([held - passing, passing, changes[:, 1]])
+    ns, row = np.concatenate([begins, start, end]), np.tile(np.arange(len(start)), 3)
     order = np.lexsort((row, ns))
     order = order[change[order].any(axis=1)]
     alive = np.cumsum(change[order], axis=0)
     counted = np.isin(labels.iteration[row[order]], iterations)
     return np.append(0, ns[order][counted]), np.vstack([static_bytes, static_bytes + alive[counted]])
+
+
+def _passing_bytes(held: Array, freed: Array) -> Array:
+    """What of the bytes that the rows of a body take each, of several classes, later rows of the body free: the latest first."""
+    passing = np.zeros_like(held)
+    for of in range(held.shape[1]):
+        waiting: list[list[int]] = []
+        for row, (taken, left) in enumerate(zip(held[:, of].tolist(), freed[:, of].tolist(), strict=True)):
+            while left and waiting:
+                before, size = waiting.pop()
+                gone = min(size, left)
+                passing[before, of] += gone
+                left -= gone
+                waiting += [[before, size - gone]] if size > gone else []
+            waiting += [[row, taken]] if taken else []
+    return passing
 
 
 def all_changes(labels: Labels) -> Array:

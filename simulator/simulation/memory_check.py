@@ -79,14 +79,16 @@ def _check_host(scenario: Scenario, needed_bytes: int, *, allow_oom: bool) -> No
 
 def least_state_bytes(scenario: Scenario) -> float:
     """Bytes of parameters, gradients and optimizer state on a mean GPU, which no account of the fullest is below."""
-    plan, model, replicas = scenario.plan, scenario.model, derived.replicas(scenario)
+    plan, model, replicas, offload = scenario.plan, scenario.model, derived.replicas(scenario), scenario.plan.offloading
     of_experts = sum(times * op.parameters for times, op in model.operators if op.expert)
     shared = (model.parameters - of_experts) / (plan.tp * plan.pp)
     own = of_experts / (plan.ep * plan.tensor_parallel_of_experts * plan.pp)
     shards, of_own = plan.full_sharding.shards(replicas), plan.full_sharding.shards(plan.copies_of_experts(replicas))
-    element_bytes, learns = scenario.job.element_bytes, not scenario.job.learns_in_part
-    gradient_bytes = scenario.framework.gradient_bytes(scenario.job) * learns
-    moment_bytes = scenario.job.full_optimizer.moments_of(matrix=True).size_bytes * learns
+    learns = not scenario.job.learns_in_part
+    element_bytes = 0 if offload.parameters else scenario.job.element_bytes
+    gradient_bytes = 0 if _copies_every_gradient(scenario) else scenario.framework.gradient_bytes(scenario.job) * learns
+    on_gpus = 1 - offload.optimizer_fraction if offload.optimizer else 1.0
+    moment_bytes = scenario.job.full_optimizer.moments_of(matrix=True).size_bytes * learns * on_gpus
     return sum(
         parameters * (element_bytes / each.parameters + gradient_bytes / each.gradients + moment_bytes / each.optimizer)
         for parameters, each in ((shared, shards), (own, of_own))

@@ -256,7 +256,9 @@ def _saving(run: Run, given: Reliability) -> Saving:
     scenario, cluster, checkpoint = run.scenario, run.scenario.cluster, given.checkpoint
     layout, plan = layout_of(scenario), derived.placed(scenario)
     experts = plan.ep * (plan.tp if plan.etp is None else plan.etp)
-    size_bytes = saved_bytes(run.program, terms_of(scenario, layout), plan.tp, experts, len(layout.placements))
+    size_bytes = saved_bytes(
+        run.program, terms_of(scenario, layout), plan.tp, experts, len(layout.placements), tied=scenario.model.tied_embeddings
+    )
     nodes = -(-run.gpus // cluster.gpus_per_node)
     total = checkpoint.storage_bytes_per_s or inf
     write_s = size_bytes / min(total, nodes * checkpoint.node_bytes_per_s)

@@ -176,7 +176,9 @@ def test_the_fastest_has_a_step_time() -> None:
 
 
 DENSE = ({}, {"tp": 2}, {"tp": 4, "pp": 2}, {"pp": 4}, {"sharding": "zero1"}, {"sharding": "zero2"}, {"sharding": "fsdp"},
-         {"tp": 2, "sharding": "fsdp"}, {"pp": 4, "sharding": "zero1"}, {"cp": 2, "sharding": "zero1"})  # fmt: skip
+         {"tp": 2, "sharding": "fsdp"}, {"pp": 4, "sharding": "zero1"}, {"cp": 2, "sharding": "zero1"},
+         {"offload": sim.Offload(optimizer=True)}, {"offload": sim.Offload(optimizer=True, optimizer_fraction=0.3)},
+         {"sharding": "fsdp", "offload": sim.Offload(optimizer=True, parameters=True)})  # fmt: skip
 MIXED = ({}, {"ep": 8}, {"tp": 2, "ep": 4}, {"pp": 4, "ep": 2, "sharding": "zero1"}, {"tp": 8, "etp": 1, "ep": 8})
 
 

@@ -128,6 +128,8 @@ OF_A_MODEL: dict[str, tuple[dict[str, Any], float]] = {
     "in two copies": ({"plan": {"pp": 4, "schedule": "dualpipe"}}, 14),
     "experts": ({"model": {**SCENARIO["model"], "experts": 8, "experts_per_token": 2}, "plan": {"tp": 2, "ep": 4, "etp": 1}}, 14),
     "fp32": ({"job": {**SCENARIO["job"], "dtype": "fp32"}}, 12),
+    "a table on two ranks": ({"model": {**SCENARIO["model"], "tied_embeddings": True}, "plan": {"pp": 2}}, 14),
+    "a table for further tokens": ({"model": {**SCENARIO["model"], "mtp_layers": 1}, "plan": {"pp": 2}}, 14),
 }
 
 

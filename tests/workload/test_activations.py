@@ -36,6 +36,14 @@ def test_a_gpt_layer_keeps_32sbh(b: int, s: int, a: int, d: int) -> None:
     assert kept(ops) == (34 - 2) * sbh + statistics
 
 
+@pytest.mark.parametrize(("parallel_mlp", "inputs"), [("none", 4), ("two_norms", 3), ("one_norm", 2)])
+def test_what_two_branches_read_is_kept_once(parallel_mlp: str, inputs: int) -> None:
+    """Inputs of sbh elements: of both norms, and of the first linear layer of attention and of the MLP."""
+    model = sim.model({"layers": 1, "hidden": 64, "heads": 4, "vocab": 8, "ffn_hidden": 256, "parallel_mlp": parallel_mlp})
+    ops = model.block.layer(model, batch=1, seq=32, element_bytes=2)
+    assert kept(ops, "attention_norm", "qkv", "mlp_norm", "mlp_up") == inputs * 2 * 32 * 64
+
+
 @given(st.integers(1, 4), st.integers(1, 512), st.integers(1, 64), st.integers(1, 5000))
 def test_the_head_keeps_its_input_twice_and_fp32_logits(b: int, s: int, h: int, v: int) -> None:
     """4sbh(1 + v/h) in the paper: the final norm's input, the projection's input, and logits in fp32."""

@@ -76,6 +76,8 @@ def _with_norms(model: Architecture, name: str, shape: tuple[int, int, int], ope
     """Attention or MLP with the norms at its input and at its output."""
     at_input = model.norms != "after" and not (name == "mlp" and model.parallel_mlp == "one_norm")
     first = [norm(model, f"{name}_norm", shape)] if at_input else []
+    if name == "mlp" and model.parallel_mlp == "two_norms":
+        first = [replace(op, saved_bytes=0) for op in first]  # the norm of attention keeps the same input
     last = [norm(model, f"{name}_post_norm", shape)] if model.norms != "before" else []
     return [*first, *operators, *last]
 
