@@ -11,13 +11,14 @@ from typing import get_args
 import numpy as np
 
 from ..binding.bind import roles_of_ranks
-from ..binding.collective_policy import BARRIER
+from ..binding.collective_policy import BARRIER, CollectivePolicy
 from ..costs.collectives.curves import Provenance as OfCollectives
 from ..costs.kernels.family import Provenance as OfKernels
-from ..engine.task import distinct
+from ..engine.task import Array, distinct
 from ..kernels import Kernel
 from ..program.labels import plain_name
-from ..program.program import Body, Collective, Compute, Transfer
+from ..program.program import AnyOp, Body, Collective, Compute, Transfer
+from ..units import seconds as seconds_of
 from ..units import show_bytes, show_s
 from .result import Result
 
@@ -28,8 +29,13 @@ NOT_STRETCHED = ("dp", "pp")
 BEST = ("measured", "interpolated")
 """Best provenances; a summary mentions provenance only where other provenances occur."""
 LEAST_SHOWN = 0.01
+FACE_VALUE_SIGMA = 0.5
+"""Relative standard error of a collective on links that are taken at their face value: assumed, as that of exchanges of clusters
+that are in no fit, the widest of all."""
 Kernels = tuple[Kernel, ...]
 """The kernel of each variant of ranks, or one for all."""
+Payload = tuple[str, str, int]
+"""The communicator of a collective, or its axis; its kind; and its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,42 +179,83 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def collective_costs(result: Result) -> OpCosts:
-    """Cost of every collective of the measured step without contention; empty on links taken at face value, which have no
-    uncontended times. The ranks of a collective are spread evenly over its nodes, ranks of one node being adjacent. A transfer
-    is counted at its source.
+    """Cost of every collective of the measured step without contention; on links taken at face value, and where every message is
+    simulated, as it was simulated. The ranks of a collective are spread evenly over its nodes, ranks of one node being adjacent.
+    A transfer is counted at its source.
     """
     policy, size = result.site.policy, result.scenario.cluster.gpus_per_node
-    steps, program = result.observed.window.steps, result.simulated.program
+    program, by_messages = result.simulated.program, result.scenario.fidelity.collectives == "stepwise"
     gpus_of = dict(zip(program.communicators, result.simulated.bound.families, strict=False))
-    moved = {name: Counter(_payloads(body)) for name, body in program.bodies.items()}
-    payloads = defaultdict[tuple[str, str, int], float](float)  # of means over the ranks of a pipeline coordinate
-    for _, body, times in _calls(result):
-        for payload, count in moved[body].items():
-            payloads[payload] += times * count
-    calls: Counter[tuple[str, str, int, int, int]] = Counter()
-    for (name, kind, payload_bytes), times in payloads.items():
-        communicator = program.communicators[name]
+    simulated_s: Mapping[Payload, float] = {}
+    calls, lasted_s = defaultdict[tuple[Payload, int, int], float](float), dict[tuple[Payload, int, int], float]()
+    for named, times in _payload_calls(result).items():
+        name, kind, payload_bytes = named
         nodes = gpus_of[name][0] // size
         if len(nodes) > 1 and kind != BARRIER:
-            calls[communicator.axis, kind, payload_bytes, len(nodes), len(distinct(nodes))] += round(times / steps)
+            alike = (program.communicators[name].axis, kind, payload_bytes), len(nodes), len(distinct(nodes))
+            calls[alike] += times
+            if by_messages or policy.uncontended_time(*_asked(policy, *alike)) is None:
+                simulated_s = simulated_s or _simulated_s(result)
+                lasted_s[alike] = simulated_s.get(named, 0.0)
     rows = []
-    for (axis, kind, payload_bytes, ranks, used), n in calls.items():
-        spread = np.arange(ranks) * used // ranks
-        algorithm = policy.chosen(kind, spread, payload_bytes)
-        if known := policy.uncontended_time(kind, algorithm, spread, payload_bytes):
-            shape = f"{show_bytes(payload_bytes)} over {ranks} ranks on {used} node{'s' * (used > 1)}, {algorithm}"
-            how = known.source, known.provenance, known.uncertainty, known.provenance != "interpolated"
-            rows.append(OpCost(f"{axis} {kind}", shape, n, known.seconds, known.seconds * n, *how, axis))
+    for alike, times in calls.items():
+        (axis, kind, payload_bytes), ranks, used = alike
+        _, algorithm, _, _ = asked = _asked(policy, *alike)
+        shape = f"{show_bytes(payload_bytes)} over {ranks} ranks on {used} node{'s' * (used > 1)}, {algorithm}"
+        known = policy.uncontended_time(*asked) if alike not in lasted_s else None
+        seconds = known.seconds if known else lasted_s[alike]
+        how = (
+            (known.source, known.provenance, known.uncertainty)
+            if known
+            else ("links at face value", "theoretical", FACE_VALUE_SIGMA)
+        )
+        n = round(times)
+        rows.append(OpCost(f"{axis} {kind}", shape, n, seconds, seconds * n, *how, how[1] != "interpolated", axis))
     return OpCosts(rows)
 
 
-def _payloads(body: Body) -> Iterator[tuple[str, str, int]]:
+def _asked(policy: CollectivePolicy, call: Payload, ranks: int, used: int) -> tuple[str, str, Array, int]:
+    """What a policy is asked about a collective of so many ranks on so many nodes: kind, algorithm, nodes of the ranks, bytes."""
+    _, kind, payload_bytes = call
+    spread: Array = np.arange(ranks) * used // ranks
+    return kind, policy.chosen(kind, spread, payload_bytes), spread, payload_bytes
+
+
+def _payload_calls(result: Result) -> dict[Payload, float]:
+    """How often a measured step has each collective, and each transfer at its source: communicator, kind and bytes."""
+    moved = {name: Counter(_payloads(body)) for name, body in result.simulated.program.bodies.items()}
+    payloads = defaultdict[Payload, float](float)  # of means over the ranks of a pipeline coordinate
+    for _, body, times in _calls(result):
+        for payload, count in moved[body].items():
+            payloads[payload] += times * count
+    return {payload: times / result.observed.window.steps for payload, times in payloads.items()}
+
+
+def _simulated_s(result: Result) -> dict[Payload, float]:
+    """The mean time that each collective takes, from the start of its last member to its arrival."""
+    timeline, found = result.simulated.timeline, defaultdict[Payload, list[int]](lambda: [0, 0])
+    for which, program in enumerate(timeline.skeleton.program.tolist()):
+        labels, times = result.simulated.bound.labels[program], timeline.class_times(which)
+        communicates = np.flatnonzero(timeline.skeleton.templates[program].slot >= 0)
+        lasted_ns = (times.arrival_ns - times.start_ns)[communicates]
+        for op, ns in zip(labels.op[communicates].tolist(), lasted_ns.tolist(), strict=True):
+            for payload in _payloads_of(labels.ops[op]):
+                found[payload][0] += ns
+                found[payload][1] += 1
+    return {payload: seconds_of(total_ns / times) for payload, (total_ns, times) in found.items()}
+
+
+def _payloads(body: Body) -> Iterator[Payload]:
     """Communicator, kind and bytes of every collective of a body, and of every transfer that it sends."""
     for op in body.ops:
-        if isinstance(op, Collective):
-            yield op.communicator, op.kind, op.payload_bytes
-        elif isinstance(op, Transfer) and op.sends:
-            yield op.communicator, "sendrecv", op.payload_bytes
+        yield from _payloads_of(op)
+
+
+def _payloads_of(op: AnyOp) -> Iterator[Payload]:
+    if isinstance(op, Collective):
+        yield op.communicator, op.kind, op.payload_bytes
+    elif isinstance(op, Transfer) and op.sends:
+        yield op.communicator, "sendrecv", op.payload_bytes
 
 
 def kernel_provenance(costs: Sequence[OpCost]) -> dict[str, float]:

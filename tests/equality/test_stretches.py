@@ -94,7 +94,7 @@ def test_every_row_is_as_in_the_reference_many_times(of: Scenario, steps: int, e
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_s8_3_launches_of_a_rank_whose_speed_changes_take_as_long_as_others(overlap: bool) -> None:
+def test_launches_of_a_rank_whose_speed_changes_take_as_long_as_others(overlap: bool) -> None:
     host = Framework(host=HostTimes(kernel_s=5e-6, collective_s=1e-5))
     plan = sim.Plan(dp=8, sharding=sim.Sharding("zero1", 2), overlap=sim.Overlap(dp=overlap))
     slow = (sim.Perturb(rank=1, speed=0.5, until_s=1.0),)

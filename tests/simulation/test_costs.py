@@ -22,7 +22,7 @@ from simulator.costs.kernels.estimator import Estimator
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
 from simulator.simulation import op_costs, result, simulate
-from simulator.simulation.op_costs import STANDARD_ERRORS, OpCost, provenance_lines, spans, step_interval_s
+from simulator.simulation.op_costs import STANDARD_ERRORS, OpCost, OpCosts, provenance_lines, spans, step_interval_s
 from simulator.simulation.op_costs import collective_provenance as of_collectives
 from simulator.simulation.op_costs import kernel_provenance as of_kernels
 from simulator.simulation.runnable import load_one as load
@@ -69,6 +69,27 @@ def test_costs_are_means_over_ranks_with_different_work(experts: int, plan: sim.
     assert sum(run.prices.estimate(kernel).seconds * times for (_, kernel), times in calls) / run.program.ranks == pytest.approx(
         mean_s, rel=1e-3
     )
+
+
+@pytest.mark.parametrize("collectives", ["fluid", "stepwise"])
+def test_collectives_at_face_value_are_listed_as_they_were_simulated(collectives: Any) -> None:
+    """On links without measurements, and where every message is simulated, which is another time than that of a fit."""
+    cluster = small_cluster(1, fabric="ideal" if collectives == "fluid" else None)
+    run = scenario(plan=sim.Plan(tp=2, dp=2), cluster=cluster, fidelity=sim.Fidelity(collectives, overlap="free")).simulate()
+    rows = run.timeline.to_pandas(ranks=[0])
+    found = {
+        cost.name: sum(each.seconds for each in run.collective_costs if each.name == cost.name) for cost in run.collective_costs
+    }
+    for name, total_s in found.items():
+        same = rows[(rows.stream == name.split()[0]) & (rows.kind == name.split()[1])]
+        assert total_s == pytest.approx((same.arrival_ns - same.start_ns).sum() / 1e9)
+    assert {(cost.provenance, cost.extrapolated) for cost in run.collective_costs} == {("theoretical", True)}
+    assert {cost.axis for cost in run.collective_costs} == {"tp", "dp"}
+    assert run.collective_provenance["theoretical"] == 1
+    assert "collectives 100% theoretical" in dict(run.summary)["provenance"]
+    of_kernels = replace(run, simulated=run.simulated)
+    of_kernels.__dict__["collective_costs"] = OpCosts([])
+    assert run.step_time_interval_s[1] > of_kernels.step_time_interval_s[1]
 
 
 def test_costs_on_the_command_line() -> None:
