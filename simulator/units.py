@@ -43,10 +43,10 @@ _SECONDS = {
     "µs": Fraction(1, US_PER_S),
     "μs": Fraction(1, US_PER_S),
     "ms": Fraction(1, MS_PER_S),
-    "s": Fraction(1),
-    "min": Fraction(60),
-    "h": Fraction(HOUR_S),
-    "d": Fraction(DAY_S),
+    **dict.fromkeys(("s", "second", "seconds"), Fraction(1)),
+    **dict.fromkeys(("min", "minute", "minutes"), Fraction(MINUTE_S)),
+    **dict.fromkeys(("h", "hour", "hours"), Fraction(HOUR_S)),
+    **dict.fromkeys(("d", "day", "days"), Fraction(DAY_S)),
 }
 _BYTE = {"B": Fraction(1)}
 _BIT = {"bit": Fraction(1, BITS_PER_BYTE), "b": Fraction(1, BITS_PER_BYTE)}
@@ -152,7 +152,7 @@ def _unit_hint(unit: str, dimension: Dimension) -> str:
     for other, spellings in _SPELLINGS.items():
         if unit in spellings:
             return f"{unit!r} measures {other}; {dimension.hint}"
-    same = [known for known in dimension.spellings if _bare(known) == _bare(unit)]
+    same = [known for known in dimension.spellings if _bare(known) == _bare(unit) or known in (f"{unit}it/s", f"{unit}/s")]
     same = same or [known for known in dimension.spellings if known.lower() == unit.lower()]
     close = nearest(unit, [known for known in dimension.spellings if "B" not in unit or "B" in known])
     if same or close:

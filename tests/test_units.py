@@ -96,6 +96,7 @@ def explains(refused: UserError, value: object, dimension: Dimension) -> None:
     ("50 GBps", BYTES_PER_SECOND, "did you mean 'GB/s'?"),
     ("80 gib", BYTES, "did you mean 'GiB'?"),
     ("5 usec", SECONDS, "did you mean 'us'?"),
+    ("50 Gb", BYTES_PER_SECOND, "did you mean 'Gbit/s' or 'Gb/s'?"),
 ])  # fmt: skip
 def test_a_wrong_unit_is_told_from_the_right_one(text: str, dimension: Dimension, says: str) -> None:
     with pytest.raises(UserError) as refused:

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from textwrap import fill
 from typing import Any
+
+import numpy as np
 
 from .. import escape
 from ..errors import UserError, must_be
 from ..simulation.run import Run
 from ..study.schedule import Evaluation
+from ..units import MS_PER_S
 from .bars import KINDS, Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
 from .drawing import Axes, Drawing, Figure, Patch, PolyCollection
 
@@ -37,8 +41,15 @@ MIDDLE = 0.5
 """Share of waiting from which the number in the middle of a slot stands on its pale part."""
 PALE = 0.5
 """Share of white in the colour of the pale part of a slot."""
-PANEL_IN = 0.62
-"""Height of the memory panel, in inches."""
+PANEL_IN, TITLE_IN, AROUND_IN, BESIDE_IN = 0.62, 0.3, 1.1, 1.2
+"""Inches: heights of the memory panel and of a title, and what a picture needs above and below its charts and beside them."""
+LEAST_WIDTH_IN, LEAST_ROW_IN = 4.0, 0.1
+"""Width of a picture, and height of a row, below which nothing can be read."""
+POINTS = 72
+"""Points of an inch."""
+LETTER, LEGEND, BESIDE_LABEL = 0.58, 8, 3.5
+"""Width of a letter as a fraction of the font size; the font size of the legend, and the multiple of it beside a label."""
+SMALLEST_TITLE, LARGEST_TITLE = 7.0, 11.0
 
 
 def gantt(
@@ -58,14 +69,10 @@ def gantt(
     if title is not None:
         chart = replace(chart, title=escape.figure(title) if isinstance(what, Run) else title)
     if window_s is not None and not 0 <= window_s[0] < min(window_s[1], chart.end):
-        hint = f"choose a start before its end, both from 0 to {chart.end:.6g}"
+        hint = f"choose a start before its end, both from 0 to {chart.end:.6g} {chart.unit}".rstrip()
+        hint += f" = {chart.end * MS_PER_S:,.0f} ms" if chart.unit == "s" else ""
         raise UserError(f"the window from {window_s[0]:g} to {window_s[1]:g} {chart.unit} shows nothing", hint=hint)
-    figure = draw(chart)
-    if window_s is not None:
-        figure.axes[-1].set_xlim(window_s[0], min(window_s[1], chart.end))
-    if size_in is not None:
-        figure.set_size_inches(size_in)
-    return figure
+    return draw(chart, size_in=size_in, window=None if window_s is None else (window_s[0], min(window_s[1], chart.end)))
 
 
 def gantts(results: Mapping[str, Evaluation] | Mapping[str, Run]) -> Figure:
@@ -80,22 +87,32 @@ def _chart(result: Run | Evaluation, title: str) -> Chart:
     return replace(chart, title=f"{escape.figure(title)}: {chart.title}")
 
 
-def draw(*charts: Chart) -> Figure:
-    """Draws charts one below another on one time axis."""
+def draw(*charts: Chart, size_in: tuple[float, float] | None = None, window: tuple[float, float] | None = None) -> Figure:
+    """Draws charts one below another on one time axis, of which a window may be shown."""
     rows, end = sum(len(chart.rows) for chart in charts), max(chart.end for chart in charts)
     if rows > MOST_ROWS_IN_ALL:
         raise UserError(f"{rows} rows are more than a picture can show", hint=f"at most {MOST_ROWS_IN_ALL} in all its charts")
+    besides_in = AROUND_IN + sum(TITLE_IN + PANEL_IN * bool(chart.held) for chart in charts)
     row_in = 0.52 if rows <= 8 else max(0.2, min(0.34, 10 / rows))
+    if size_in is not None:
+        row_in = (size_in[1] - besides_in) / rows
+        if row_in < LEAST_ROW_IN or size_in[0] < LEAST_WIDTH_IN:
+            least = f"{LEAST_WIDTH_IN:g}x{besides_in + LEAST_ROW_IN * rows:.1f}"
+            raise UserError(f"{rows} rows do not fit into {size_in[0]:g}x{size_in[1]:g} inches", hint=f"at least {least}")
     heights: list[float] = []
     for chart in charts:
-        heights += [0.3 + row_in * len(chart.rows), *([PANEL_IN] if chart.held else [])]
-    figure = Drawing(figsize=(WIDTH_IN, 1.1 + sum(heights)), layout="constrained", dpi=140)
+        heights += [TITLE_IN + row_in * len(chart.rows), *([PANEL_IN] if chart.held else [])]
+    shown, size_in = window or (0, end * 1.001), size_in or (WIDTH_IN, AROUND_IN + sum(heights))
+    points_per_time = (size_in[0] - BESIDE_IN) * POINTS / (shown[1] - shown[0])
+    figure = Drawing(figsize=size_in, layout="constrained", dpi=140)
     panels = iter(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
     for chart in charts:
-        _Panel(axes := next(panels), chart, row_in, end).draw()
+        _Panel(axes := next(panels), chart, row_in, end, points_per_time).draw()
+        beside = LEGEND * LETTER * max(len(row.label) for row in chart.rows)
+        _draw_title(axes, chart.title, size_in[0] * POINTS - beside)
         if chart.held:
             _draw_held(axes := next(panels), chart.held, chart.end)
-    axes.set_xlim(0, end * 1.001)
+    axes.set_xlim(*shown)
     axes.set_xlabel("time" + f" ({charts[0].unit})" * bool(charts[0].unit) + f": {charts[0].since}" * bool(charts[0].since))
     _draw_legend(figure, charts)
     return figure
@@ -104,19 +121,19 @@ def draw(*charts: Chart) -> Figure:
 class _Panel:
     """One chart on its axes."""
 
-    def __init__(self, axes: Axes, chart: Chart, row_in: float, end: float) -> None:
+    def __init__(self, axes: Axes, chart: Chart, row_in: float, end: float, points_per_time: float) -> None:
         self.axes, self.chart, self.end = axes, chart, end
         bars = [bar for row in chart.rows for bar in row.bars]
         self.lines = sorted({bar.kind for bar in bars if not KINDS[bar.kind].height})
         self.low, self.room = (0.18, 0.78) if self.lines else (0.1, 0.8)
         self.rasterized = len(bars) > RASTER_ABOVE
-        self.points_per_time = (WIDTH_IN - 1.2) * 72 / end
+        self.points_per_time = points_per_time
         lengths: dict[tuple[str, str], list[float]] = {}
         for bar in bars:
             lengths.setdefault((bar.kind, bar.half), []).append(bar.end - bar.start)
         self.width = {kind: sorted(found)[len(found) // 2] * self.points_per_time for kind, found in lengths.items()}
         """Width in points of the median bar of every kind."""
-        self.font = self._fonts(max((len(bar.text) for bar in bars), default=0), row_in * 72)
+        self.font = self._fonts(max((len(bar.text) for bar in bars), default=0), row_in * POINTS)
 
     def _fonts(self, digits: int, row: float) -> dict[tuple[str, str], float]:
         """Font size in points of the numbers of every kind: about equal, limited by the usual bar of the kind, or none."""
@@ -135,7 +152,6 @@ class _Panel:
             self._draw_numbers(y, row.bars)
         axes.set_ylim(rows, 0)
         axes.set_yticks([y + 0.5 for y in range(rows)], [r.label for r in self.chart.rows], fontsize=8 if rows <= 32 else 6)
-        axes.set_title(self.chart.title, fontsize=11, loc="left")
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
         axes.hlines(range(1, rows), 0, self.end, colors="#dddddd", linewidths=0.5, zorder=0)
@@ -206,6 +222,12 @@ def _luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+def _draw_title(axes: Axes, title: str, width: float) -> None:
+    """Draws a title as large as it fits, on several lines if it has to be small."""
+    size = min(LARGEST_TITLE, max(SMALLEST_TITLE, width / (len(title) or 1) / LETTER))
+    axes.set_title(fill(title, int(width / size / LETTER)), fontsize=size, loc="left")
+
+
 def _draw_held(axes: Axes, held: Held, end: float) -> None:
     """Draws the memory of the ranks: the maximum over ranks, and in front of it the minimum, which every rank holds."""
     times = [*held.times, max(end, held.times[-1])]
@@ -232,4 +254,13 @@ def _draw_legend(figure: Figure, charts: Sequence[Chart]) -> None:
     if any(chart.shades > 1 for chart in charts):
         patches.append(Patch(alpha=0, label="(darker: later chunks)"))
     spacing = {"handlelength": 1.2, "columnspacing": 1.2, "borderaxespad": 0.1}
-    figure.legend(handles=patches, loc="outside lower right", ncols=len(patches), frameon=False, fontsize=8, **spacing)
+    width, columns = figure.get_size_inches()[0] * POINTS, len(patches)
+    while columns > 1 and _width_of_legend([str(patch.get_label()) for patch in patches], columns) > width:
+        columns -= 1
+    figure.legend(handles=patches, loc="outside lower right", ncols=columns, frameon=False, fontsize=LEGEND, **spacing)
+
+
+def _width_of_legend(labels: Sequence[str], columns: int) -> float:
+    """About how many points the entries of a legend take in so many columns."""
+    lengths = np.array_split([len(label) for label in labels], columns)
+    return float(sum(LEGEND * (LETTER * max(of_column.tolist()) + BESIDE_LABEL) for of_column in lengths))

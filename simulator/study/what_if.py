@@ -49,6 +49,7 @@ class Outcome:
     fraction: float | None
     """The part of the step that is added, negative where it gets shorter."""
     mfu: float | None
+    """Of a faster GPU, over a peak that is as much higher."""
     peak_memory_bytes: int | None
     note: str
     """What caps the change, or why it cannot run; "" for nothing."""
@@ -183,7 +184,8 @@ def _outcome(change: str, scenario: Scenario | Infeasible, base: Run, *, allow_o
     name = change.partition("=")[0].strip()
     same = "no rank waits for it" if name in SCALED else "the step takes as long"
     note = _cap(name, scenario.cluster, base.scenario.cluster) or (same if after_s == before_s else "")
-    return Outcome(change, run, after_s, fraction, run.metrics.mfu, run.peak_memory_bytes, note)
+    faster = base.scenario.cluster.gpu.site_scalar / run.scenario.cluster.gpu.site_scalar if name == "gpu" else 1.0
+    return Outcome(change, run, after_s, fraction, run.metrics.mfu / faster, run.peak_memory_bytes, note)
 
 
 def _cap(name: str, cluster: Cluster, before: Cluster) -> str:

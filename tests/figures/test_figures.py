@@ -312,3 +312,19 @@ def test_equal_runs_give_equal_files(run: Run, tmp_path: Path) -> None:
         sim.trace(run, tmp_path / f"{name}.json.gz", ranks=[0])
     for ending in ("svg", "json.gz"):
         assert (tmp_path / f"a.{ending}").read_bytes() == (tmp_path / f"b.{ending}").read_bytes()
+
+
+def test_pictures_of_any_size_hold_their_legend_and_title(run: Run) -> None:
+    """Or are refused, with the least size."""
+    for size_in in (None, (14.0, 6.0), (6.0, 4.0), (4.5, 3.0)):
+        figure = gantt(run, size_in=size_in, title="a title that is too long for a single line of a small picture " * 2)
+        figure.draw_without_rendering()
+        whole = figure.bbox
+        for artist in (figure.legends[0], figure.axes[0]._left_title):
+            box = artist.get_window_extent()
+            assert whole.x0 <= box.x0 < box.x1 <= whole.x1
+            assert whole.y0 <= box.y0 < box.y1 <= whole.y1
+    with pytest.raises(UserError, match=r"do not fit into 3x2 inches") as refused:
+        gantt(run, size_in=(3.0, 2.0))
+    least = refused.value.faults[0].hint.removeprefix("at least ").split("x")
+    assert gantt(run, size_in=(float(least[0]), float(least[1]) + 0.1))
