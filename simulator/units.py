@@ -189,6 +189,12 @@ def show_span(value: float) -> str:
     return show_s(value)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with a noun: `1 layer`, `8 microbatches`; without a noun the number alone."""
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{ending}" if noun else f"{number:,}"
+
+
 def show_bytes(value: float) -> str:
     """A size in binary units, as memory is sold: `79.6 GiB`."""
     for factor, unit in ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):

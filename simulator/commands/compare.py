@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import UserError
+from ..errors import Infeasible, UserError
 from ._show import json_option, long_option, picture_path, print_json, print_table, progress, say, trust_option
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ def command(scenarios: tuple[str, ...], allow_oom: bool, gantt: str | None, trus
         runs = {}
         for number, name in enumerate(scenarios, 1):
             title = name if name not in runs else f"{name} ({number})"
-            runs[title] = load_one(name, trust=trust).simulate(allow_oom=allow_oom, long=long)
+            try:
+                runs[title] = load_one(name, trust=trust).simulate(allow_oom=allow_oom, long=long)
+            except Infeasible as error:
+                raise Infeasible(f"{name}: {error}", hint=error.hint, over_bytes=error.over_bytes) from None
         found = compare(runs)
     if gantt:
         from ..figures.drawing import save

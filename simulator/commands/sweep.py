@@ -129,7 +129,7 @@ def _write(frame: pd.DataFrame, fields: list[str], output: str | None, plot: str
 
 def _print(frame: pd.DataFrame, fields: list[str]) -> None:
     """The rows in the order of the grid, or of many rows the fastest, and how many there are of each kind."""
-    from ..units import GIB, show_s
+    from ..units import GIB, counted, show_s
 
     counts = Counter(frame.status)
     listed = frame if len(frame) <= MOST_ROWS else frame.sort_values("step_time_s", kind="stable").head(MOST_ROWS)
@@ -145,7 +145,7 @@ def _print(frame: pd.DataFrame, fields: list[str]) -> None:
     print_table([*fields, "step time", "tokens/s", "MFU", "memory", "cannot run"], rows, right=right)
     if len(listed) < len(frame):
         say(f"... and {len(frame) - len(listed):,} rows more, none of them faster; --output FILE.csv has all")
-    say(f"{len(frame):,} scenarios: {', '.join(f'{number:,} {status}' for status, number in sorted(counts.items()))}")
+    say(f"{counted(len(frame), 'scenario')}: {', '.join(f'{number:,} {status}' for status, number in sorted(counts.items()))}")
 
 
 def _why(record: dict[Any, Any]) -> str:

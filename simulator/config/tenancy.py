@@ -77,7 +77,12 @@ def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trus
     on."""
     if not isinstance(entry, Mapping) or set(entry) - set(KEYS) or "gpus" not in entry or "model" not in entry:
         hint = "{name: a, model: .., plan: {..}, job: {..}, gpus: 8}"
-        raise UserError(f"jobs: {shown(entry)} is no job", where=document.where(place), hint=hint)
+        message = f"{shown(entry)} is no job"
+        if isinstance(entry, Mapping):
+            unknown, missing = sorted(map(str, set(entry) - set(KEYS))), [key for key in ("model", "gpus") if key not in entry]
+            faults = [f"unknown key {shown(key)}" for key in unknown] + [f"{key} is missing" for key in missing]
+            message, hint = ", ".join(faults), f"a job is like {hint}"
+        raise UserError(f"jobs: {message}", where=document.where(place), hint=hint)
     gpus, at = entry["gpus"], document.where((*place, "gpus"))
     if type(gpus) is int and gpus > MOST_GPUS:
         raise UserError(f"jobs: {shown(gpus)} GPUs are more than one simulation takes", where=at, hint=f"at most {MOST_GPUS}")

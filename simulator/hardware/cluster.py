@@ -19,6 +19,7 @@ import numpy as np
 
 from .. import escape
 from ..errors import UserError, did_you_mean, either, nearest
+from ..units import counted
 from .gpu import Gpu
 from .host_links import HostLinks, Reach, host_links
 from .numbering import Repeated, flow_hashes
@@ -87,8 +88,9 @@ class Cluster:
             raise UserError(f"fabric: {self.fabric!r} is a name, and a cluster holds the fabric itself", hint=hint)
 
     def __repr__(self) -> str:
-        size = f"{self.gpus:,} GPUs, {self.nodes:,} nodes of {self.gpus_per_node} {escape.terminal(self.gpu.name)}"
-        return f"Cluster({escape.terminal(self.name)}: {size}, {self.shape_name})"
+        name, gpu = escape.terminal(self.name), escape.terminal(self.gpu.name)
+        size = f"{counted(self.gpus, 'GPU')}, {counted(self.nodes, 'node')} of {self.gpus_per_node} {gpu}"
+        return f"Cluster({name}: {size}, {self.shape_name})"
 
     @property
     def gpus(self) -> int:

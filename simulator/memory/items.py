@@ -20,7 +20,7 @@ from ..plan.offload import Offload
 from ..plan.plan import Shards
 from ..program.holdings import Holding
 from ..program.program import AnyOp, Collective, Communicator, Compute, Program, Transfer
-from ..units import KIB, MIB, show_bytes
+from ..units import KIB, MIB, counted, show_bytes
 from ..workload.framework import MemoryOverhead
 from ..workload.optimizer import Optimizer
 
@@ -147,12 +147,6 @@ def _end_of_step(ops: Sequence[AnyOp], terms: Terms) -> tuple[int, str]:
     each, bucket = (copied + terms.gradient_bytes, BUCKET_ELEMENTS * terms.gradient_bytes) if whole else (copied, 0)
     buffered = f"{bucket:,} bytes + " if bucket else ""
     return bucket + each * share, f"{buffered}{each} bytes x {share:,} parameters"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with a noun: `1 layer`, `8 microbatches`; without a noun the number alone."""
-    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{number:,} {noun}{ending}" if noun else f"{number:,}"
 
 
 def host_bytes(ops: Sequence[AnyOp], terms: Terms) -> int:

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from ..program.holdings import Holding
 from ..program.program import AnyOp, Program, Step
+from ..units import counted
 from .account import usage
-from .items import Item, counted
+from .items import Item
 from .ledger import Chain, Held, Ledger, chains_of
 
 MOST_SUMMANDS = 2

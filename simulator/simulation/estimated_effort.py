@@ -18,7 +18,7 @@ from math import log2
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from ..units import GIB, US_PER_S, show_bytes, show_s
+from ..units import GIB, US_PER_S, counted, show_bytes, show_s
 
 if TYPE_CHECKING:
     from ..binding.stepwise import Counts
@@ -172,7 +172,7 @@ class Limits:
         takes += of_routes(cluster, gpus)
         hint = "fewer GPUs or microbatches" if folding else "fewer GPUs or microbatches, or folding"
         hint += ", or plan.moe.ranks: hottest" if len(variants) > 2 else ""
-        self.check(takes, f"this run on {cluster.gpus:,} GPUs", hint)
+        self.check(takes, f"this run on {counted(cluster.gpus, 'GPU')}", hint)
 
     def must_end(self, tasks: int) -> None:
         """Raises `UserError` for a number of tasks above the limits."""

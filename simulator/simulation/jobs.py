@@ -31,7 +31,7 @@ from ..errors import UserError
 from ..escape import Summarised
 from ..lowering.passes.data_parallel import NORM
 from ..program.layout import Layout
-from ..units import seconds, show_s
+from ..units import counted, seconds, show_s
 from . import estimated_effort, memory_check
 from .network.traffic import Traffic, ratio
 from .simulate import layout_of, program_of, site_of
@@ -89,7 +89,7 @@ class SharedRun(Summarised):
         lines = []
         for job in self.jobs:
             slower = f"{job.slowdown:.3f}x of {show_s(job.alone_s)} alone"
-            lines.append((job.name, f"{show_s(job.step_time_s)} on {job.gpus:,} GPUs, {slower}"))
+            lines.append((job.name, f"{show_s(job.step_time_s)} on {counted(job.gpus, 'GPU')}, {slower}"))
             lines += [(f"{job.name}, {label}", text) for label, text in (job.whole_run.lines if job.whole_run else ())]
         return lines
 

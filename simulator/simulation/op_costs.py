@@ -232,17 +232,18 @@ def _payload_calls(result: Result) -> dict[Payload, float]:
 
 
 def _simulated_s(result: Result) -> dict[Payload, float]:
-    """The mean time that each collective takes, from the start of its last member to its arrival."""
+    """The mean time that each collective takes, from the start of its last member to its arrival, over the measured steps."""
     timeline, found = result.simulated.timeline, defaultdict[Payload, list[int]](lambda: [0, 0])
     for which, program in enumerate(timeline.skeleton.program.tolist()):
         labels, times = result.simulated.bound.labels[program], timeline.class_times(which)
-        communicates = np.flatnonzero(timeline.skeleton.templates[program].slot >= 0)
-        lasted_ns = (times.arrival_ns - times.start_ns)[communicates]
-        for op, ns in zip(labels.op[communicates].tolist(), lasted_ns.tolist(), strict=True):
+        rows = np.flatnonzero(timeline.skeleton.templates[program].slot >= 0)
+        calls = result.observed.calls(which)[rows] * int(timeline.multiplicity[which])
+        columns = labels.op[rows], (times.arrival_ns - times.start_ns)[rows], calls
+        for op, ns, n in zip(*(column.tolist() for column in columns), strict=True):
             for payload in _payloads_of(labels.ops[op]):
-                found[payload][0] += ns
-                found[payload][1] += 1
-    return {payload: seconds_of(total_ns / times) for payload, (total_ns, times) in found.items()}
+                found[payload][0] += n * ns
+                found[payload][1] += n
+    return {payload: seconds_of(total_ns / times) for payload, (total_ns, times) in found.items() if times}
 
 
 def _payloads(body: Body) -> Iterator[Payload]:

@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..escape import Summarised
 from ..memory.account import RankMemory
 from ..plan.plan import EVEN
-from ..units import seconds, show_bytes, show_count, show_s
+from ..units import counted, seconds, show_bytes, show_count, show_s
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.optimizer import Optimizer
@@ -276,7 +276,7 @@ def _scenario_lines(run: Run) -> list[tuple[str, str]]:
         ("model", f"{s.model.name}, {show_count(s.model.parameters)} parameters{active}"),
         ("batch", batch),
         *([("learning", words)] if (words := _learning(s.job)) else []),
-        ("cluster", f"{run.gpus:,} GPUs: {s.cluster.nodes:,} x {s.cluster.name}{other_gpu}"),
+        ("cluster", f"{counted(run.gpus, 'GPU')}: {s.cluster.nodes:,} x {s.cluster.name}{other_gpu}"),
         ("plan", ways + chunks + splits + shared + sharding + recomputed),
         *([] if plan.layout == EVEN and plan.vocabulary == "baseline" else [("layers", _layers(run))]),
         *software,

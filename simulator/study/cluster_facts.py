@@ -11,7 +11,7 @@ from ..escape import Summarised
 from ..hardware.cluster import Cluster
 from ..hardware.measure import RouteClass, bisection, diameter, link_classes, route_classes, switches
 from ..simulation import estimated_effort
-from ..units import show_bytes, show_rate, show_s
+from ..units import counted, show_bytes, show_rate, show_s
 
 MOST_LINKS = 2_000_000
 IN_NODES = ("gpu", "nic", "cpu", "pcie", "nvswitch")
@@ -32,7 +32,7 @@ class Topology(Summarised):
     @property
     def summary(self) -> list[tuple[str, str]]:
         cluster, gpu, vertices = self.cluster, self.cluster.gpu, self.vertices
-        size = f"{cluster.nodes:,} nodes of {cluster.gpus_per_node} {gpu.name}, {cluster.gpus:,} GPUs"
+        size = f"{counted(cluster.nodes, 'node')} of {cluster.gpus_per_node} {gpu.name}, {counted(cluster.gpus, 'GPU')}"
         cut, across, found, bought = bisection(cluster), diameter(cluster), route_classes(cluster), switches(cluster)
         in_graph = sorted(count for kind, count in vertices.items() if kind not in IN_NODES)
         is_pooled = bought and sorted(bought.values()) != in_graph

@@ -33,7 +33,7 @@ from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
 from ..program.program import Body, Collective, Communicator, Program, Step
 from ..simulation import choose_engine, estimated_effort
-from ..units import GB, US_PER_S, seconds, show_bytes, show_s
+from ..units import GB, US_PER_S, counted, seconds, show_bytes, show_s
 
 GROUP = Communicator("group", "tp", ("tp",))
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
@@ -105,7 +105,7 @@ class CollectiveTable(Summarised):
     @property
     def heading(self) -> list[tuple[str, str]]:
         """The collective and the GPUs of the table."""
-        spreading = f"{self.gpus:,} GPUs, {self.gpus // self.nodes} on each of {self.nodes:,} node{'s' * (self.nodes > 1)}"
+        spreading = f"{counted(self.gpus, 'GPU')}, {self.gpus // self.nodes} on each of {counted(self.nodes, 'node')}"
         heading = [("collective", self.kind), ("on", f"{spreading} of {self.cluster}")]
         if self.exchange:
             sent, received = (f"{a:,.0f} to {b:,.0f} B" if a < b else f"{b:,.0f} B" for a, b in self.exchange.spans)

@@ -24,7 +24,7 @@ from ..simulation.memory_check import terms_of
 from ..simulation.run import Run
 from ..simulation.runnable import load_one
 from ..simulation.simulate import layout_of, simulate_scenario
-from ..units import DAY_S, show_bytes, show_count, show_rate, show_s, show_span
+from ..units import DAY_S, counted, show_bytes, show_count, show_rate, show_s, show_span
 from .reliability import Reliability, read
 from .renewal import Interruptions, Shares, best_interval_s, daly_s, failures_per_s, shares, waiting_fraction, young_s
 
@@ -139,7 +139,7 @@ class Goodput(Summarised):
             ("ETTR", f"{self.ettr:.2%} of the time is training that is kept"),
             ("goodput", f"{self.goodput:.2%} of the steps of an undisturbed run, {rate}"),
             (f"in {days} days", f"{failures:,.1f} failures; {steps}, {show_count(kept_s * metrics.tokens_per_s)} tokens"),
-            ("step time", f"{show_s(metrics.step_time_s)} on {self.run.gpus:,} GPUs"),
+            ("step time", f"{show_s(metrics.step_time_s)} on {counted(self.run.gpus, 'GPU')}"),
             *([] if self.speed == 1 else [("stragglers", slow)]),
             ("failures", f"one in {show_span(job.mtbf_s)}: {kinds}" if job.rate_per_s else "none"),
             ("checkpoint", self._checkpoint()),
@@ -163,7 +163,9 @@ class Goodput(Summarised):
 
     def _spares(self) -> str:
         recovery = self.reliability.recovery
-        return "" if recovery.spares is None else f"; {recovery.spares} spare nodes, {show_span(recovery.repair_s)} to repair one"
+        if recovery.spares is None:
+            return ""
+        return f"; {counted(recovery.spares, 'spare node')}, {show_span(recovery.repair_s)} to repair one"
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that `trainsim goodput --json` prints."""

@@ -11,13 +11,13 @@ from ..errors import UserError
 from ..escape import Summarised
 from ..hardware.gpu import Gpu
 from ..memory.account import RankMemory
-from ..memory.items import Item, counted
+from ..memory.items import Item
 from ..memory.ledger import words_of
 from ..memory.peak import Peak, peak_of
 from ..program.holdings import Holding
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from ..simulation.run import Run
-from ..units import GIB, show_bytes, show_s
+from ..units import GIB, counted, show_bytes, show_s
 
 PASSES = {
     FORWARD: "forward pass",

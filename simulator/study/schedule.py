@@ -23,6 +23,7 @@ from ..errors import Deadlock, UserError
 from ..escape import Summarised
 from ..program.layout import Layout
 from ..program.slot import Box, Durations, Pair, Slot, slots_of
+from ..units import counted
 
 SCALE_BITS, TOTAL_BITS = 40, 62
 """The longest duration takes at most 2^40 ticks, and all boxes in sequence, each with a crossing, take at most 2^62."""
@@ -113,7 +114,7 @@ class Evaluation(Summarised):
     def summary(self) -> list[tuple[str, str]]:
         """The most requested numbers, with their names."""
         shape, busy, spans = self.layout.shape, self.busy, self.span_per_rank
-        sizes = f"{shape.ranks} ranks x {shape.chunks} chunks, {shape.microbatches} microbatches"
+        sizes = f"{counted(shape.ranks, 'rank')} x {counted(shape.chunks, 'chunk')}, {counted(shape.microbatches, 'microbatch')}"
         longest, overhead = max(spans), self.makespan / max(busy) - 1
         return [
             ("schedule", f"{catalog.called(self.name)}, {sizes}" if self.name else sizes),
