@@ -16,7 +16,7 @@ from ..simulation.run import Run
 from ..simulation.time_block import OF_AXES
 from ..study.waterfall import BUBBLE, OTHER_FLOP
 from ..study.without import BELOW_PEAK, IMBALANCE, LAUNCHES, OPTIMIZER, RECOMPUTATION, SLOWER_CLOCKS, Cause
-from ..units import NS_PER_S, seconds, show_s
+from ..units import NS_PER_S, counted, seconds, show_s
 
 MOST_NAMED = 3
 """Most operators that a sentence names."""
@@ -35,7 +35,7 @@ WORDS = {
 def place_of(run: Run, cause: Cause) -> str:
     """What a cause is in this run, and where."""
     if cause in OF_AXES:
-        return f"{OF_AXES[cause]} that compute waits for{_communication(run, cause)}"
+        return f"{OF_AXES[cause]} that compute waits for or is slowed by{_communication(run, cause)}"
     places: dict[str, Callable[[Run], str]] = {BELOW_PEAK: _kernels, IMBALANCE: _imbalance, BUBBLE: _bubble}
     return places[cause](run) if cause in places else WORDS.get(cause, cause)
 
@@ -197,4 +197,5 @@ def _bubble(run: Run) -> str:
     microbatches = derived.microbatches(run.scenario)
     if plan.pp == 1:
         return "ranks have nothing left to do"
-    return f"ranks wait for other stages: a pipeline of {plan.pp} ranks fills and drains around {microbatches} microbatches"
+    fills = f"a pipeline of {plan.pp} ranks fills and drains around {counted(microbatches, 'microbatch')}"
+    return f"what is left with equal stages at the peak of the GPUs: {fills}"

@@ -15,6 +15,7 @@ from ..escape import Summarised
 from ..plan.plan import Plan
 from ..simulation.runnable import load_one
 from ..units import GIB, KIB, MIB, show_bytes
+from ..workload.framework import Framework
 from .candidates import Proposal, candidate, fastest, proposal, with_any_batch, with_plan
 from .training_steps import STEPS, Thought, as_planned, degrees, tensor_degrees
 
@@ -26,6 +27,8 @@ KEPT = ("optimizer", "vocabulary", "rank_order", "overlap", "moe")
 """Fields of a plan that the reasoning takes as they are; it chooses all others."""
 PLAIN = Plan(sharding="none", recompute="none")
 """The plan that reasoning starts from: replicas, whatever the framework would choose."""
+NO_FRAMEWORK = "none: launches are free, and every operator is one kernel; --set framework=megatron-core-2025 names one"
+BEYOND = "these are the plans of a rule of thumb; `trainsim search FILE` looks at all plans of a space"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +66,11 @@ class TrainingAdvice(Summarised):
 
     @property
     def summary(self) -> list[tuple[str, str]]:
-        lines = []
+        lines = [("framework", NO_FRAMEWORK)] if self.base.framework == Framework() else []
         for step in self.steps:
             lines.append((step.name, step.text))
             lines += [("", one.text) for one in step.proposals]
-        return [*lines, ("recommended", self.best.text)]
+        return [*lines, ("recommended", self.best.text), ("beyond", BEYOND)]
 
     def as_dict(self) -> dict[str, Any]:
         """The content of `trainsim advise --json`."""
@@ -127,7 +130,8 @@ def _nothing_fits(base: Scenario) -> Infeasible:
         f"no plan of {name} fits on {gpus:,} GPUs: {least.words} needs the least, "
         f"{show_bytes(least.memory.total_bytes)} per GPU, {least.over_bytes / GIB:.1f} GiB too much"
     )
-    return Infeasible(message, hint="more GPUs, GPUs with more memory, or shorter sequences", over_bytes=least.over_bytes)
+    shorter = ", or shorter sequences" if least.memory.activations_bytes >= least.over_bytes else ""
+    return Infeasible(message, hint=f"more GPUs, or GPUs with more memory{shorter}", over_bytes=least.over_bytes)
 
 
 def cluster_on(name: str, gpus: int | None = None, *, trust: bool = False) -> tuple[dict[str, Any], int]:

@@ -18,6 +18,7 @@ from ._show import (
     long_option,
     picture_path,
     print_json,
+    print_notes,
     print_pairs,
     print_table,
     progress,
@@ -105,6 +106,8 @@ def _evaluate(name: str, options: dict[str, Any], csv_file: str | None, plot_fil
 
     with progress(f"evaluating {catalog.called(name)}"):
         result = schedule(name, **options)
+    if options["chunks"] > 1 and result.layout.shape.chunks == 1:
+        print_notes([f"{catalog.called(name)} has one chunk on each rank: --chunks {options['chunks']} has no effect"])
     if csv_file:
         torch_csv.write(result.layout, csv_file)
     if plot_file:

@@ -6,6 +6,7 @@ apart in grey too. Points that cannot run are crosses on the line of zero, or ha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,8 @@ COLOUR, NONE = "#31557f", "#b3261e"
 MAP = "cividis_r"
 WIDE_IN, TALL_IN = 7.5, 4.5
 CELL_IN, CELL_TALL_IN = 0.95, 0.5
+LETTER_IN = 0.085
+"""Width of a letter of the labels of an axis, in inches, about."""
 ROOM = 1.08
 LOG_RATIO = 8
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
@@ -60,7 +63,8 @@ def _line(frame: pd.DataFrame, field: str) -> Figure:
     if numbers and at.min(initial=1) > 0 and at.max(initial=1) >= LOG_RATIO * at.min(initial=1):
         axes.set_xscale("log", base=2)
         axes.minorticks_off()
-    axes.set_xticks(at, [escape.figure(str(value)) for value in values])
+    words = [escape.figure(str(value)) for value in values]
+    axes.set_xticks(at, words, **_turned(words, WIDE_IN / max(1, len(words))))
     axes.set_xlabel(escape.figure(field))
     axes.set_ylabel("step time (s)")
     axes.spines[["top", "right"]].set_visible(False)
@@ -71,6 +75,12 @@ def _line(frame: pd.DataFrame, field: str) -> Figure:
         handles, names = [*handles, Line2D([], [], color=NONE, marker="x", linestyle="")], [*names, "cannot run"]
     axes.legend(handles, names, frameon=False, fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(names))
     return figure
+
+
+def _turned(words: Sequence[str], room_in: float) -> dict[str, Any]:
+    """The style of labels that stand side by side: at an angle, if one is wider than its room."""
+    wide = max(map(len, words), default=0) * LETTER_IN > room_in
+    return {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if wide else {}
 
 
 def _heat_map(frame: pd.DataFrame, fields: list[str]) -> Figure:
@@ -84,7 +94,8 @@ def _heat_map(frame: pd.DataFrame, fields: list[str]) -> Figure:
         _draw_cell(axes, columns.index(other), rows.index(own), row, scale)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xticks(range(len(columns)), list(map(escape.figure, columns)))
+    words = list(map(escape.figure, columns))
+    axes.set_xticks(range(len(columns)), words, **_turned(words, CELL_IN))
     axes.set_yticks(range(len(rows)), list(map(escape.figure, rows)))
     axes.set_xlabel(escape.figure(fields[1]))
     axes.set_ylabel(escape.figure(fields[0]))
