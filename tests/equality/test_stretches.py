@@ -87,7 +87,7 @@ def test_every_row_is_as_in_the_reference(of: Scenario, steps: int, every: bool)
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(scenarios(), st.sampled_from([1, 1, 2]), st.booleans())
 def test_every_row_is_as_in_the_reference_many_times(of: Scenario, steps: int, every: bool) -> None:
     check(of, steps, every=every)
