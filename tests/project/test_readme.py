@@ -48,6 +48,16 @@ def test_readme_scenario_is_the_one_that_ships() -> None:
     assert from_mapping(yaml.safe_load(block[1])) == load("llama3-70b-64xh100")
 
 
+CONTRACT = ROOT.parent / "shared" / "INTERFACE.md"
+
+
+@pytest.mark.skipif(not CONTRACT.exists(), reason="needs the contract, ../shared/INTERFACE.md")
+def test_the_scenario_of_the_contract_runs_as_it_is_written() -> None:
+    block = re.search(r"```yaml\n(.*?)```", CONTRACT.read_text(encoding="utf-8"), re.S)
+    assert block
+    assert from_mapping(yaml.safe_load(block[1])).simulate().metrics.step_time_s > 0
+
+
 def test_readme_names_places_that_exist() -> None:
     text = README.read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
