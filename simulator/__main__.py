@@ -3,9 +3,10 @@
 import os
 import signal
 
-signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))  # nothing was begun until `main` has its own handler
+if __name__ != "__mp_main__":  # as which processes that are spawned import this file
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))  # until `main` has its own: nothing was begun
 
-from .cli import main  # noqa: E402
+from .cli import main
 
 if __name__ == "__main__":
     main()
