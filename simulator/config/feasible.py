@@ -7,6 +7,7 @@ warning, since the user probably expected an effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import gcd, inf
 from typing import Any
 
@@ -61,8 +62,9 @@ OPTIONS = {"group": (None, "interleaved"), "splits": (1, "seq-1f1b"), "memory_li
 Found = Iterator[Contradiction]
 
 
-def check(scenario: Scenario) -> Scenario:
-    """Checks a scenario, and returns it with what its framework chooses where its plan leaves it open.
+def check(scenario: Scenario, whole: Cluster | None = None) -> Scenario:
+    """Checks a scenario, and returns it with what its framework chooses where its plan leaves it open. The cluster of a job
+    beside others is a part of a `whole` one, and need not be possible by itself.
 
     Raises `UserError` with every fault of the scenario, each with its place in the file if the value came from a file.
     """
@@ -75,7 +77,7 @@ def check(scenario: Scenario) -> Scenario:
         _order, _placed, _disturbed_ranks,
     )  # fmt: skip
     dear: tuple[Callable[[Scenario], Found], ...] = (
-        _cluster, _disturbed_links, _scheduled, faults_of_recomputed_operators, faults_of_vocabulary,
+        partial(_cluster, whole=whole), _disturbed_links, _scheduled, faults_of_recomputed_operators, faults_of_vocabulary,
     )  # fmt: skip
     found = [fault for law in cheap for fault in law(scenario)] or [fault for law in dear for fault in law(scenario)]
     if found:
@@ -295,10 +297,10 @@ def _placed(scenario: Scenario) -> Found:
         yield "plan.placement", f"{wrong}, and {scenario.cluster.name} has {gpus} GPUs", f"each of 0 to {gpus - 1} once"
 
 
-def _cluster(scenario: Scenario) -> Found:
-    """Faults that only the shape of the cluster can detect."""
+def _cluster(scenario: Scenario, whole: Cluster | None) -> Found:
+    """Faults that only the shape of the cluster, of which a scenario may have a part, can detect."""
     try:
-        scenario.cluster.wiring  # noqa: B018 - the shape says what it cannot wire
+        (whole or scenario.cluster).wiring  # noqa: B018 - the shape says what it cannot wire
     except UserError as error:
         yield "cluster.shape", error.faults[0].message, error.hint
 

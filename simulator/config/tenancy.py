@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from ..errors import Fault, UserError, shown
@@ -99,7 +100,7 @@ def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trus
     if scenario.plan.offloading.copies:
         where = document.where((*place, "plan", "offload"))
         raise UserError("jobs: plan.offload is not modelled for several jobs", where=where, hint="none")
-    part = _part(scenario.cluster, len(chosen), at)
+    part = _part(scenario.cluster, chosen, at)
     tenant = Tenant(_name_of(entry, int(place[1])), replace(scenario, cluster=part, perturb=()), tuple(chosen))
     return scenario, tenant
 
@@ -126,8 +127,12 @@ def _misnamed(document: Document, entries: Sequence[Any]) -> list[Fault]:
     return faults
 
 
-def _part(cluster: Cluster, gpus: int, where: str) -> Cluster:
-    """The part of a cluster that a job uses: `gpus` GPUs, as whole nodes or as part of one node."""
+def _part(cluster: Cluster, chosen: Sequence[int], where: str) -> Cluster:
+    """The part of a cluster that a job uses: equally many GPUs of some nodes, whole nodes if their GPUs are in another order."""
+    gpus, nodes = len(chosen), [gpu // cluster.gpus_per_node for gpu in chosen]
+    runs = [len(list(of_node)) for _, of_node in groupby(nodes)]
+    if len(runs) == len(set(nodes)) and len(set(runs)) == 1:
+        return replace(cluster, nodes=len(runs), gpus_per_node=runs[0])
     if gpus <= cluster.gpus_per_node:
         return replace(cluster, nodes=1, gpus_per_node=gpus)
     if gpus % cluster.gpus_per_node:

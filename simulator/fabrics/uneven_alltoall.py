@@ -126,7 +126,7 @@ def uneven_policy(exchange: Exchange, policy: CollectivePolicy, cluster: Cluster
         even_time = known(kind, algorithm, nodes, int(alike.payload_bytes))
         if even_time is None or exchange.is_even:
             return even_time
-        own_s = unmeasured_algorithms.uncontended_time(call, own, inside, across).seconds
+        own_s = unmeasured_algorithms.uncontended_time(alike, own.of_payload(skew), inside, across).seconds
         even_s = unmeasured_algorithms.uncontended_time(alike, even, inside, across).seconds
         return unmeasured_algorithms.scaled(even_time, even_time.seconds * own_s / even_s, call, inside, across)
 

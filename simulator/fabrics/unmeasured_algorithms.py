@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 from types import ModuleType
 
@@ -49,6 +49,11 @@ class PlacedRounds:
     and the number of peers beyond the first in other nodes that the busiest GPU sends to at once."""
     loads: tuple[Load, ...]
     """Loads of each window of rounds that are active together."""
+
+    def of_payload(self, times: float) -> PlacedRounds:
+        """The same messages as parts of a payload that is so many times as large."""
+        rounds = tuple((repeats, part, message / times, peers) for repeats, part, message, peers in self.rounds)
+        return PlacedRounds(rounds, tuple(Load(*(part / times for part in astuple(load))) for load in self.loads))
 
 
 def placed_rounds(

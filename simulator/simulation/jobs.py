@@ -34,7 +34,7 @@ from ..program.layout import Layout
 from ..units import counted, seconds, show_s
 from . import estimated_effort, memory_check
 from .network.traffic import Traffic, ratio
-from .simulate import layout_of, program_of, site_of
+from .simulate import layout_of, prices_of, program_of, site_of
 from .steady_state import first_kernels, has_transitions
 from .whole_run import WholeRun, whole_run
 
@@ -134,8 +134,8 @@ def _placed(tenancy: Tenancy) -> list[_Placed]:
     """The jobs of a cluster, after the scenario of each has been checked."""
     placed, one_step = [], has_transitions(tenancy.perturb)
     for tenant in tenancy.tenants:
-        scenario = feasible.check(tenant.scenario)
-        site = site_of(replace(scenario, cluster=tenancy.cluster, perturb=tenancy.perturb))
+        scenario = feasible.check(tenant.scenario, tenancy.cluster)
+        site = site_of(replace(scenario, cluster=tenancy.cluster, perturb=tenancy.perturb), prices_of(scenario))
         waits = scenario.plan.waits_for_norm(scenario.job.gradient_clipping)
         least_steps = ONE_STEP if one_step else LEAST_STEPS if waits else LEAST_STEPS_WITHOUT_NORM
         placed.append(_Placed(replace(tenant, scenario=scenario), site, layout_of(scenario), least_steps))

@@ -19,6 +19,7 @@ from ..config.scenario import Perturb, Scenario
 from ..errors import UserError, must_be
 from ..escape import Summarised
 from ..frozen import replace
+from ..hardware import measure
 from ..memory.saved_state import saved_bytes
 from ..simulation.memory_check import terms_of
 from ..simulation.run import Run
@@ -249,7 +250,9 @@ def _components(run: Run) -> dict[str, int]:
     """Number of components of each kind of which a failure stops the job."""
     cluster = run.scenario.cluster
     nodes = -(-run.gpus // cluster.gpus_per_node)
-    switches = sum(part.count for part in cluster.wiring.vertices if part.kind not in WITHIN_NODES)
+    switches = sum(measure.switches(cluster).values())  # the graph pools equal ones that traffic is sprayed over
+    if cluster.shape_name == "explicit":
+        switches = sum(part.count for part in cluster.wiring.vertices if part.kind not in WITHIN_NODES)
     return {"gpu": run.gpus, "nic": nodes * cluster.nics_per_node, "switch": switches, "job": 1}
 
 

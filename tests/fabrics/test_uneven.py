@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from simulator.costs.collectives import theory
 from simulator.errors import UserError
 from simulator.fabrics.uneven_alltoall import Exchange, Uneven, read
 from simulator.hardware.cluster import Cluster
-from simulator.study.collective import Timed
+from simulator.study.collective import Timed, collective
 
 from ..collectives.test_algorithms import MODULES, NIC_BANDWIDTH, NIC_LATENCY, grid
 from ..commandline import trainsim
@@ -655,3 +656,16 @@ class TestOnTheCommandLine:
         ran = trainsim(*ASKED, "--matrix", table)
         assert "9 GPUs do over 3 nodes" in ran.err
         assert trainsim(*ASKED, "--matrix", table, "--nodes", 3, "--json").record["nodes"] == 3
+
+
+@pytest.mark.parametrize("name", ["l40s-pcie", "dgx-h100"])
+def test_an_exchange_takes_no_longer_where_fewer_ranks_send(name: str) -> None:
+    """Each sender sends as much as before, and every receiver gets less."""
+    cluster = replace(sim.cluster(name), nodes=1)
+    for size_bytes in (1 << 12, 1 << 17, 1 << 20, 1 << 24):
+        times = []
+        for silent in range(0, 8, 2):
+            matrix = np.full((8, 8), float(size_bytes))
+            matrix[:silent] = 0
+            times.append(collective("alltoall", cluster, gpus=8, matrix=matrix).rows[0].time_s)
+        assert all(less <= more * (1 + 1e-9) for more, less in pairwise(times)), size_bytes

@@ -545,3 +545,46 @@ def test_t7_5_jobs_are_one_simulation() -> None:
     slow = jobs(THIN, FIRST, SECOND).simulate()
     apart = jobs(THIN, list(range(8)), list(range(8, 16))).simulate()
     assert slow.jobs[0].step_time_s > apart.jobs[0].step_time_s
+
+
+def together(cluster: Any, *jobs: dict[str, Any], **more: Any) -> SharedRun:
+    model = {"layers": 4, "hidden": 512, "heads": 8, "ffn_hidden": 1408, "vocab": 4096}
+    listed = [{"name": f"job {i}", "model": model, "job": {"sequence_length": 256, "global_batch": 32}, **job}
+              for i, job in enumerate(jobs)]  # fmt: skip
+    found = sim.scenario({"cluster": cluster, "jobs": listed, **more}).simulate()
+    assert isinstance(found, SharedRun)
+    return found
+
+
+def test_the_kernels_of_a_job_do_not_depend_on_idle_gpus() -> None:
+    """The slowest board that it waits for is one of its own."""
+    job = {"gpus": 8, "plan": {"tp": 2, "pp": 2}}
+    few, many = (together({"name": "dgx-h100", "nodes": nodes}, job).jobs[0].alone_s for nodes in (1, 8))
+    assert few == many
+
+
+def test_the_gpus_of_a_job_say_which_of_its_ranks_share_a_node() -> None:
+    """Half of each of two nodes is as two nodes of half the size; in another order they are taken for whole nodes."""
+    model = {"layers": 2, "hidden": 512, "heads": 8, "ffn_hidden": 704, "vocab": 4096, "experts": 8, "experts_per_token": 2}
+    found = []
+    for node in ({}, {"node": 4}, {"node": 8}):
+        plan = {"ep": 8, "sharding": "zero1", "moe": {"dispatcher": "deepep", **node}}
+        halves = {"model": model, "gpus": [0, 1, 2, 3, 8, 9, 10, 11], "plan": plan}
+        found.append(together({"name": "dgx-h100", "nodes": 2}, halves).jobs[0].alone_s)
+    assert found[0] == found[1] < found[2]
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"name": "dgx-h100", "nodes": 8, "shape": "torus", "dims": [4, 2]},
+        {"gpu": "h100", "gpus_per_node": 2, "nodes": 2, "shape": "explicit",
+         "vertices": [*({"name": f"g{i}", "kind": "gpu"} for i in range(4)), {"name": "sw", "kind": "switch"}],
+         "links": [{"from": f"g{i}", "to": "sw", "capacity": "50 GB/s", "latency": "1 us"} for i in range(4)]},
+    ],
+    ids=["torus", "explicit"],
+)  # fmt: skip
+def test_jobs_run_on_parts_that_are_no_clusters_by_themselves(cluster: Any) -> None:
+    gpus = sim.scenario({"cluster": cluster, "model": "llama3-8b"}).cluster.gpus // 2
+    found = together(cluster, *({"gpus": gpus, "plan": {"sharding": "zero1"}} for _ in range(2)))
+    assert [job.step_time_s > 0 for job in found.jobs] == [True, True]

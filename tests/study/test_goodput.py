@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.errors import UserError
+from simulator.hardware.measure import switches
 from simulator.study.renewal import Interruptions, best_interval_s, daly_s, failures_per_s, shares, waiting_fraction, young_s
 
 from ..commandline import SMALL, trainsim
@@ -154,6 +155,17 @@ def test_components_are_counted_and_their_failures_add_up() -> None:
     per_day = {"gpu": 0.016, "nic": 0.32, "switch": found.components["switch"] * 0.06, "job": 0.02}
     assert {kind: rate * DAY_S for kind, rate in found.rates_per_s.items()} == pytest.approx(per_day)
     assert found.job.mtbf_s == pytest.approx(DAY_S / sum(per_day.values()))
+
+
+def test_switches_are_those_that_one_buys_however_traffic_is_routed() -> None:
+    """The graph pools the spines that traffic is sprayed over; hubs and gateways are no switches."""
+    for name, nodes in (("dgx-h100", 64), ("aws-p5", 64), ("polaris", 32)):
+        counts = set[int]()
+        for routing in ("spray", "ecmp"):
+            cluster = {"name": name, "nodes": nodes, "routing": routing}
+            run = sim.scenario({**SCENARIO, "cluster": cluster, "plan": {}, "job": {**SCENARIO["job"], "global_batch": 512}})
+            counts.add(sim.goodput(run, {"switch": "20000 h"}).components["switch"])
+        assert counts == {sum(switches(run.cluster).values())}, name
 
 
 def test_bandwidth_of_nodes_and_of_the_storage() -> None:
