@@ -6,7 +6,7 @@ import pytest
 
 from . import random_plans
 
-PARTS, PLANS = 8, 1_250
+PARTS, PLANS = 20, 500
 """Parts that run apart, with seeds of their own, and plans of each."""
 
 
