@@ -36,8 +36,8 @@ from . import test_stretches
 from .test_plans import scenarios
 
 MOST_TASKS = 3_000
-ROWS_OF_TASK = 3
-"""Rows of all ranks that are not more than this for each of the most tasks are bound, to see how many tasks they are."""
+ROWS_OF_TASK = 1
+"""Plans with no more rows of all ranks than this for each of the most tasks are bound, to see how many tasks they are."""
 TWICE = 4
 """Plans of at most so many tasks, as a part of the most, also run twice at once."""
 AT_A_TIME = 250

@@ -100,7 +100,7 @@ def test_fewer_microbatches_measure_the_same(of: Scenario) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(of_many_microbatches())
 def test_fewer_microbatches_measure_the_same_many_times(of: Scenario) -> None:
     check(of)

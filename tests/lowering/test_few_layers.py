@@ -53,7 +53,7 @@ def test_bodies_of_deep_models(of: Scenario) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(scenarios())
 def test_bodies_of_deep_models_many_times(of: Scenario) -> None:
     check_others(deep(of), Kept(1 << 20))
