@@ -28,7 +28,7 @@ KEPT = ("optimizer", "vocabulary", "rank_order", "overlap", "moe")
 PLAIN = Plan(sharding="none", recompute="none")
 """The plan that reasoning starts from: replicas, whatever the framework would choose."""
 NO_FRAMEWORK = "none: launches are free, and every operator is one kernel; --set framework=megatron-core-2025 names one"
-BEYOND = "these are the plans of a rule of thumb; `trainsim search FILE` looks at all plans of a space"
+MORE_PLANS = "`trainsim search FILE` looks at all plans of a space; these are the ones that the reasoning above proposes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class TrainingAdvice(Summarised):
         for step in self.steps:
             lines.append((step.name, step.text))
             lines += [("", one.text) for one in step.proposals]
-        return [*lines, ("recommended", self.best.text), ("beyond", BEYOND)]
+        return [*lines, ("recommended", self.best.text), ("more plans", MORE_PLANS)]
 
     def as_dict(self) -> dict[str, Any]:
         """The content of `trainsim advise --json`."""

@@ -187,7 +187,7 @@ def collective_costs(result: Result) -> OpCosts:
     program, by_messages = result.simulated.program, result.scenario.fidelity.collectives == "stepwise"
     gpus_of = dict(zip(program.communicators, result.simulated.bound.families, strict=False))
     simulated_s: Mapping[Payload, float] = {}
-    calls, lasted_s = defaultdict[tuple[Payload, int, int], float](float), dict[tuple[Payload, int, int], float]()
+    calls, lasted_s = (defaultdict[tuple[Payload, int, int], float](float) for _ in range(2))
     for named, times in _payload_calls(result).items():
         name, kind, payload_bytes = named
         nodes = gpus_of[name][0] // size
@@ -196,14 +196,14 @@ def collective_costs(result: Result) -> OpCosts:
             calls[alike] += times
             if by_messages or policy.uncontended_time(*_asked(policy, *alike)) is None:
                 simulated_s = simulated_s or _simulated_s(result)
-                lasted_s[alike] = simulated_s.get(named, 0.0)
+                lasted_s[alike] += times * simulated_s.get(named, 0.0)
     rows = []
     for alike, times in calls.items():
         (axis, kind, payload_bytes), ranks, used = alike
         _, algorithm, _, _ = asked = _asked(policy, *alike)
         shape = f"{show_bytes(payload_bytes)} over {ranks} ranks on {used} node{'s' * (used > 1)}, {algorithm}"
         known = policy.uncontended_time(*asked) if alike not in lasted_s else None
-        seconds = known.seconds if known else lasted_s[alike]
+        seconds = known.seconds if known else lasted_s[alike] / times
         how = (
             (known.source, known.provenance, known.uncertainty)
             if known

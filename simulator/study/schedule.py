@@ -135,7 +135,7 @@ def evaluate(layout: Layout, name: str = "", certificate: Any = None) -> Evaluat
     boxes = [(rank, box) for rank, order in enumerate(layout.orders) for box in order]
     lengths = [durations.of(box) for _, box in boxes]
     if not any(lengths):
-        raise UserError("all slots have no length", hint="give F, B, I or W one")
+        raise UserError("no slot has a length", hint="give F, B, I or W one")
     per_unit = _ticks_per_unit({*lengths, durations.comm}, 2 * len(boxes))
     graph = _graph(layout, boxes, [round(x * per_unit) for x in map(_exact, lengths)], round(_exact(durations.comm) * per_unit))
     try:

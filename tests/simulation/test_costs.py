@@ -92,6 +92,15 @@ def test_collectives_at_face_value_are_listed_as_they_were_simulated(collectives
     assert run.step_time_interval_s[1] > of_kernels.step_time_interval_s[1]
 
 
+def test_transfers_at_face_value_are_the_mean_of_all_edges() -> None:
+    """Edges between stages differ, as some wait for others."""
+    run = scenario(plan=sim.Plan(pp=4, dp=1), cluster=small_cluster(1), fidelity=sim.Fidelity(overlap="free")).simulate()
+    rows = run.timeline.to_pandas()
+    sends = rows[rows.kind == "send"]
+    listed_s = sum(cost.seconds for cost in run.collective_costs if cost.axis == "pp")
+    assert listed_s == pytest.approx((sends.arrival_ns - sends.start_ns).sum() / 1e9)
+
+
 def test_costs_on_the_command_line() -> None:
     said = trainsim("run", "llama3-70b-64xh100", "--costs")
     assert "mlp_up.wgrad" in said.out
