@@ -131,17 +131,18 @@ class Templates:
         begins = offsets(rows)
         n, step = int(begins[-1]), np.repeat(np.arange(len(steps)), rows)
         op = np.arange(n) + np.repeat(np.array([body.first for body in bodies], dtype=np.int64) - begins[:-1], rows)
-        written = np.argsort(_sort_keys(steps, bodies, begins), kind="stable")
-        row = np.argsort(written)  # the inverse: where each row of the bodies, joined one after the other, is written
-        step, op = step[written], op[written]
-        after = row[self._after(steps, bodies, begins)]
-        lane = _shifted([body.lane for body in bodies], begins, columns=(0,))
-        lane = lane[np.argsort(row[lane[:, 0]], kind="stable")]
+        after, lane = self._after(steps, bodies, begins), _shifted([body.lane for body in bodies], begins, columns=(0,))
+        if any(step.pair >= 0 for step in steps):
+            written = np.argsort(_sort_keys(steps, bodies, begins), kind="stable")
+            row = np.argsort(written)  # the inverse: where each row of the bodies, joined one after the other, is written
+            step, op, after = step[written], op[written], row[after]
+            lane[:, 0] = row[lane[:, 0]]
+            lane = lane[np.argsort(lane[:, 0], kind="stable")]
         communicator, names = self.communicator[op], tuple(self.program.communicators)
         used = np.flatnonzero(np.bincount(communicator[communicator >= 0]))
         slot = np.where(communicator >= 0, np.searchsorted(used, communicator), -1)
         preds = Csr.from_pairs(after[:, 0], after[:, 1], n)
-        lanes = Csr.from_pairs(lane[:, 1], row[lane[:, 0]], len(self.lanes))
+        lanes = Csr.from_pairs(lane[:, 1], lane[:, 0], len(self.lanes))
         resource = self.resource[op] if self.shares else None
         template = Template(slot, self.solo_ns[..., op], self.charge[op], preds, lanes, resource)
         names_of, stages = (self.lane_names, self.axis_names), self.program.stages

@@ -77,7 +77,9 @@ class _Tasks:
     expansion: Expansion
     times: Times
     rows: Sequence[Array]
-    """Class -> the rows of its labels that begin a task; the tasks are those of its template, in this order."""
+    """Class -> the rows of its labels that begin a task."""
+    begun: Sequence[Array]
+    """Class -> the tasks that these rows begin."""
     number: Array
     """Task -> its place in the order by which ties are broken, 0, 1, 2 ..."""
     communicates: Array
@@ -87,8 +89,9 @@ class _Tasks:
     def of_rows(cls, observed: Observation) -> _Tasks:
         """The tasks of all rows."""
         expansion, ranks = observed.timeline.expansion, range(observed.timeline.skeleton.ranks)
-        rows, graph = [expansion.begun_by(which)[0] for which in ranks], expansion.graph
-        return cls(expansion, observed.timeline.times, rows, np.arange(len(graph)), graph.speed < 0)
+        rows, begun = zip(*map(expansion.begun_by, ranks), strict=True)
+        graph = expansion.graph
+        return cls(expansion, observed.timeline.times, rows, begun, np.arange(len(graph)), graph.speed < 0)
 
     @classmethod
     def of_stretches(cls, timeline: StretchedTimeline) -> _Tasks:
@@ -103,8 +106,8 @@ class _Tasks:
             key[tasks], communicates[tasks] = base + part.whole.turn[last], slot >= 0
         number = np.empty_like(key)
         number[np.argsort(key, kind="stable")] = np.arange(len(key))
-        rows = [of.part(which).heads for which in range(whole.ranks)]
-        return cls(of.expansion, timeline.of_stretches, rows, number, communicates)
+        rows, begun = zip(*((of.part(which).heads, of.expansion.tasks_of(which)) for which in range(whole.ranks)), strict=True)
+        return cls(of.expansion, timeline.of_stretches, rows, begun, number, communicates)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -136,7 +139,7 @@ def measure(observed: Observation) -> TimeByCause:
     facts = _facts(observed, tasks)
     ns = np.zeros((len(observed.labels), len(causes)), dtype=np.int64)
     axis_of, optimizes = np.append(facts.axis, -1), np.append(facts.optimizing, False)
-    for of, via in _pieces(observed, tasks, facts):
+    for of, via in _pieces(observed, tasks, facts, merged=inside is None):
         axis, optimizing = axis_of[of.task], optimizes[of.task]
         if via is None:
             cause = np.where(optimizing, optimizer, busy)
@@ -249,7 +252,7 @@ def _facts(observed: Observation, of: _Tasks) -> _TaskFacts:
     before: Labels | None = None
     before_rows = np.zeros(0, dtype=np.int64)
     for which, labels in reversed(list(enumerate(observed.labels))):
-        rows, tasks = of.rows[which], expansion.begun_by(which)[1]
+        rows, tasks = of.rows[which], of.begun[which]
         if labels is not before or rows is not before_rows:
             before, before_rows, place = labels, rows, labels.numbered_axes(observed.axes)[rows]
             optimizes = labels.in_phase("optimizer")[rows] & labels.is_compute[rows]
@@ -261,19 +264,26 @@ def _facts(observed: Observation, of: _Tasks) -> _TaskFacts:
     return _TaskFacts(axis, optimizing, launch, transfer, norm, coordinate, dp, copy)
 
 
-def _pieces(observed: Observation, of: _Tasks, facts: _TaskFacts) -> Iterator[tuple[Pieces, Array | None]]:
-    """The window of every class's compute stream in pieces; with the state of the walk, or None for tasks of the stream."""
+def _pieces(
+    observed: Observation, of: _Tasks, facts: _TaskFacts, *, merged: bool = False
+) -> Iterator[tuple[Pieces, Array | None]]:
+    """The window of every class's compute stream in pieces; with the state of the walk, or None for tasks of the stream.
+
+    With `merged`, one piece may stand for several that wait for kernels of one rank, one after the other.
+    """
     expansion, times, window = of.expansion, of.times, observed.window
     latest, gaps = _latest(of, facts.launch), []
     ended = np.flatnonzero(times.arrival_ns == np.max(times.arrival_ns, initial=-1))
     last = int(ended[np.argmin(of.number[ended])]) if len(ended) else -1
     for which, labels in enumerate(observed.labels):
-        template, (_, own) = expansion.template_of(which), expansion.begun_by(which)
+        template, own = expansion.template_of(which), of.begun[which]
         tasks = own[template.lanes.row(labels.lanes.index(COMPUTE))]
         start, end = (c[tasks].clip(window.begin_ns[which], window.end_ns[which]) for c in (times.start_ns, times.end_ns))
         yield Pieces(np.full(len(tasks), which), tasks, start, end), None
         gaps.append(_gaps(observed, times, which, own, last, np.stack([latest[tasks], start, end])))
-    yield _walk(np.concatenate(gaps), latest, times.start_ns, facts, np.array([of.pipeline for of in observed.labels]))
+    first = _first_of_run(latest, facts) if merged else slice(None)
+    coordinates = np.array([labels.pipeline for labels in observed.labels])
+    yield _walk(np.concatenate(gaps), latest[first], times.start_ns[first], facts, coordinates)
 
 
 def _gaps(observed: Observation, times: Times, which: int, own: Array, last: int, compute: Array) -> Array:
@@ -321,6 +331,17 @@ def _latest(of: _Tasks, is_launch: Array) -> Array:
     return latest
 
 
+def _first_of_run(latest: Array, facts: _TaskFacts) -> Array:
+    """Task -> the first of the kernels of its rank up to it that wait for each other, one after the other, and whose causes are
+    the same; of other tasks the task itself."""
+    goes_on = latest[1:] == np.arange(len(latest) - 1)
+    for column in (facts.optimizing, facts.coordinate):
+        goes_on &= column[1:] == column[:-1]
+    goes_on &= (facts.axis[1:] < 0) & (facts.axis[:-1] < 0)
+    first: Array = np.maximum.accumulate(np.where(np.append(False, goes_on), 0, np.arange(len(latest))))
+    return first
+
+
 def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinate: Array) -> tuple[Pieces, Array]:
     """The pieces of every gap, from its end backwards, with the state of the walk; each step of the walk is done for all gaps."""
     collective = (facts.axis >= 0) & ~(facts.launch | facts.transfer | facts.copy)
@@ -328,7 +349,7 @@ def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinat
     changes = facts.transfer | (first_state != DIRECTLY)
     start = np.append(start, np.iinfo(np.int64).min)  # the last entry is for walks without a task, which end there
     which, low, high, task, via = gaps.T.copy()
-    found, normed = [np.zeros((5, 0), dtype=np.int64)], True
+    found, normed = [(np.zeros(0, dtype=np.int64),) * 5], True
     while len(which):
         if normed:
             held = np.flatnonzero((via == NORM) & (task >= 0))
@@ -336,7 +357,7 @@ def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinat
             via[held] = np.where(coordinate[which[held]] == facts.coordinate[task[held]], facts.dp, STAGE)
             normed = NORM in via
         begins = np.maximum(low, start[task])
-        found.append(np.array((which, task, begins, high, via)))
+        found.append((which, task, begins, high, via.copy()))
         high = np.minimum(high, begins)
         goes_on = high > low
         if np.count_nonzero(goes_on) < len(which):
@@ -347,6 +368,7 @@ def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinat
             via[facts.transfer[task] & (via != facts.dp)] = STAGE
             normed = NORM in via
         task = latest[task]
-    walked = np.concatenate(found, axis=1)
-    *pieces, states = walked[:, walked[3] > walked[2]]
+    walked = [np.concatenate(column) for column in zip(*found, strict=True)]
+    passes = walked[3] > walked[2]
+    *pieces, states = (column[passes] for column in walked)
     return Pieces(*pieces), states
