@@ -54,6 +54,8 @@ class Network:
         solve(self.fluid)
         self.fluid.flows["before"] = UNCHANGED
         self.fluid.scratch[0]["changed"] = 0
+        effort, crossings = self.fluid.effort[0], sum(len(route) for route, _ in self.flows.values())
+        assert (effort["crossings"], effort["capped"]) == (crossings, sum(cap < UNCAPPED for _, cap in self.flows.values()))
         return {stream: int(self.fluid.flows[stream]["rate"]) for stream in self.flows}
 
 
@@ -72,9 +74,10 @@ seeds, sizes = st.integers(0, 2**32), st.sampled_from([3, 60, 1 << 30, 900 << RA
 
 
 @settings(deadline=None)
-@given(seeds, st.integers(1, 30), sizes, st.integers(1, STREAMS))
-def test_every_instant_has_the_rates_of_filling(seed: int, links: int, most: int, n: int) -> None:
-    """As up to `n` flows begin or end at once, several of them on one stream, and links change."""
+@given(seeds, st.integers(1, 30), sizes, st.integers(1, STREAMS), st.sampled_from([0.0, 0.3, 1.0]))
+def test_every_instant_has_the_rates_of_filling(seed: int, links: int, most: int, n: int, filled: float) -> None:
+    """As up to `n` flows begin or end at once, several of them on one stream, and links change; in a part of the instants rates
+    are filled anew at once, and in the others what changes is followed first."""
     rng = np.random.default_rng(seed)
     network, kinds = random_network(rng, links, most)
     for _ in range(20):
@@ -82,4 +85,5 @@ def test_every_instant_has_the_rates_of_filling(seed: int, links: int, most: int
             network.change(stream, *kinds[int(rng.integers(0, len(kinds)))])
         if rng.random() < 0.2:
             network.resize(int(rng.integers(0, links)), int(rng.integers(0, most + 1)))
+        network.fluid.effort[0]["fillings"] = rng.random() < filled
         assert network.solve() == fill(dict(network.flows), dict(network.room))

@@ -2,6 +2,9 @@
 
 The number of a flow is the first stream of its task; the stream runs no other task meanwhile. A crossing is a pair of a flow and
 a link; the crossings of a link form a doubly linked list.
+
+Where one change moves the rates of most flows, as in a network in which all links share flows with all others, it takes less time to
+fill all links anew, level by level, than to follow what the change affects (`_fill`). The rates are the same integers.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..task import WEIGHT_BITS, Array, TaskGraph, distinct, offsets
+from ..task import UNCAPPED, WEIGHT_BITS, Array, TaskGraph, distinct, offsets
 from .integer_records import heap, push, records, remove
 from .machine_code import compiled
 
@@ -18,13 +21,20 @@ FREE = 2**63 - 1
 """The level of a link that slows no flow."""
 NOTHING, NEW, UNCHANGED = -1, -1, -2
 """`NOTHING` replaces an index. `NEW` and `UNCHANGED` replace the rate before this instant, for new and for unchanged flows."""
+VISITS_OF_FILLING = 3
+"""Filling takes about as long as so many visits of each crossing take when a change is followed."""
+MOST_FILLINGS = 63
+"""Largest number of instants in which links are filled at once, after some in which it took too long to follow a change."""
 
 
 class Fluid(NamedTuple):
     """The flows in progress, by the first stream of each task, and the links that the flows cross.
 
     `due` is a heap of links whose level may be wrong, by the lowest possible level. `scratch` holds the flows whose rate changed
-    (their number is in row 0), and the crossings of the current link with the rate that each flow asks for.
+    (their number is in row 0), and the crossings of the current link with the rate that each flow asks for. When links are filled,
+    `capped` is a heap of flows by their caps. `effort` has one row: the number of flows with caps and of crossings, how many crossings
+    were visited in this instant, for how many instants to come links are filled at once, for how many they were to be when that was
+    last decided, and the number of the present filling.
     """
 
     flows: Array
@@ -32,6 +42,8 @@ class Fluid(NamedTuple):
     links: Array
     due: Array
     scratch: Array
+    capped: Array
+    effort: Array
 
 
 def fluid_of(graph: TaskGraph) -> Fluid:
@@ -47,11 +59,13 @@ def fluid_of(graph: TaskGraph) -> Fluid:
         room[number] = graph.profiles[number].value[0] << WEIGHT_BITS
     room = room[graph.link_profile]
     return Fluid(
-        records(streams, first=first[:-1], end=NOTHING, cap=0, rate=0, before=UNCHANGED, left=0, since=0),
+        records(streams, first=first[:-1], end=NOTHING, cap=0, rate=0, before=UNCHANGED, left=0, since=0, filling=0),
         records(int(first[-1]), flow=np.repeat(np.arange(streams), most), link=0, weight=0, previous=0, following=0),
-        records(links, room=room, spare=room, weight=0, slack=0, level=FREE, first=NOTHING),
+        records(links, room=room, spare=room, weight=0, slack=0, level=FREE, first=NOTHING, rising=0),
         heap(links),
         records(max(streams, links) + 1, changed=0, crossing=0, asked=0),
+        heap(streams),
+        records(1, capped=0, crossings=0, visits=0, fillings=0, decided=0, number=0),
     )
 
 
@@ -72,6 +86,8 @@ def join(fluid: Fluid, stream: int, route: Array) -> None:
     for i in range(len(route)):
         flow.rate = min(flow.rate, fluid.links[route[i].link].level)
     note_change(fluid, stream, NEW)
+    fluid.effort[0].crossings += len(route)
+    fluid.effort[0].capped += flow.cap < UNCAPPED
     for i in range(len(route)):
         at = flow.first + i
         crossing, link = fluid.crossings[at], fluid.links[route[i].link]
@@ -109,6 +125,8 @@ def leave(fluid: Fluid, stream: int) -> None:
         link.slack = link.weight if fluid.crossings[link.first].following >= 0 else 0
         if link.level != FREE:
             push(fluid.due, crossing.link, link.room // link.weight)
+    fluid.effort[0].crossings -= flow.end - flow.first
+    fluid.effort[0].capped -= flow.cap < UNCAPPED
     flow.end = NOTHING
 
 
@@ -124,10 +142,94 @@ def resize(fluid: Fluid, number: int, room: int) -> None:
 @compiled
 def solve(fluid: Fluid) -> None:
     """Updates the levels of all links and the rates of all flows."""
+    effort = fluid.effort[0]
+    if effort.fillings and fluid.due[0].item:
+        effort.fillings -= 1
+        _fill(fluid)
+        return
+    effort.visits = 0
     while fluid.due[0].item:
         link = fluid.due[1].item
         remove(fluid.due, link)
         _set_level(fluid, link)
+        if effort.visits > VISITS_OF_FILLING * effort.crossings:
+            effort.decided = effort.fillings = min(2 * effort.decided + 1, MOST_FILLINGS)
+            _fill(fluid)
+            return
+    if effort.visits:
+        effort.decided = 0
+
+
+@compiled
+def _fill(fluid: Fluid) -> None:
+    """Sets all levels and rates anew: the rates of all flows rise together, until links are full or flows are at their caps.
+
+    In `due` are links with a level that they can reach at least: the more flows come to rest, the higher it gets. It is computed
+    again when the link is the lowest. All links and flows of the lowest level come to rest together.
+    """
+    due, capped, links = fluid.due, fluid.capped, fluid.links
+    fluid.effort[0].number += 1
+    for number in range(len(links)):
+        link = links[number]
+        link.level, link.spare, link.rising = FREE, link.room, link.weight
+        if link.weight:
+            push(due, number, link.room // link.weight)
+    for at in range(len(fluid.crossings) if fluid.effort[0].capped else 0):
+        stream = fluid.crossings[at].flow
+        flow = fluid.flows[stream]
+        if at == flow.first and flow.end > at and flow.cap < UNCAPPED:
+            push(capped, stream, flow.cap)
+    while due[0].item or capped[0].item:
+        level, full = _lowest(fluid)
+        while capped[0].item and capped[capped[1].item].key == level:
+            stream = capped[1].item
+            remove(capped, stream)
+            _rest(fluid, stream, level)
+        for i in range(full):
+            link = links[fluid.scratch[i].crossing]
+            at = link.first
+            while link.rising:
+                _rest(fluid, fluid.crossings[at].flow, level)
+                at = fluid.crossings[at].following
+
+
+@compiled
+def _lowest(fluid: Fluid) -> tuple[int, int]:
+    """The lowest level that a link or a flow comes to, and how many links come to it, which are in `scratch` then."""
+    due, n = fluid.due, 0
+    level = fluid.capped[fluid.capped[1].item].key if fluid.capped[0].item else FREE
+    while due[0].item and due[due[1].item].key <= level:
+        number = due[1].item
+        link = fluid.links[number]
+        reached = link.spare // link.rising if link.rising else FREE
+        if not link.rising:
+            remove(due, number)
+        elif reached > due[number].key:
+            push(due, number, reached)
+        else:
+            remove(due, number)
+            level, link.level = reached, reached
+            fluid.scratch[n].crossing = number
+            n += 1
+    return level, n
+
+
+@compiled
+def _rest(fluid: Fluid, stream: int, rate: int) -> None:
+    """Sets the rate at which a flow comes to rest in this filling, unless it rests already."""
+    flow = fluid.flows[stream]
+    if flow.filling == fluid.effort[0].number:
+        return
+    flow.filling = fluid.effort[0].number
+    if flow.rate != rate:
+        note_change(fluid, stream, flow.rate)
+        flow.rate = rate
+    if fluid.capped[stream].place:
+        remove(fluid.capped, stream)
+    for at in range(flow.first, flow.end):
+        link, weight = fluid.links[fluid.crossings[at].link], fluid.crossings[at].weight
+        link.spare -= weight * rate
+        link.rising -= weight
 
 
 @compiled
@@ -138,6 +240,7 @@ def _set_level(fluid: Fluid, number: int) -> None:
     while at >= 0:
         fluid.scratch[n].crossing, fluid.scratch[n].asked = at, fluid.flows[fluid.crossings[at].flow].rate
         n, at = n + 1, fluid.crossings[at].following
+    fluid.effort[0].visits += n
     level = _level(fluid, number, n)
     held_elsewhere = n == 1 and fluid.scratch[0].asked <= level and level != link.level
     link.level = FREE if held_elsewhere else level
@@ -147,6 +250,7 @@ def _set_level(fluid: Fluid, number: int) -> None:
         if rate == flow.rate:
             continue
         note_change(fluid, stream, flow.rate)
+        fluid.effort[0].visits += flow.end - flow.first
         for at in range(flow.first, flow.end):
             other, weight = fluid.crossings[at].link, fluid.crossings[at].weight
             row = fluid.links[other]
