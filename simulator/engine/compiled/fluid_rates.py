@@ -3,8 +3,8 @@
 The number of a flow is the first stream of its task; the stream runs no other task meanwhile. A crossing is a pair of a flow and
 a link; the crossings of a link form a doubly linked list.
 
-Where one change moves the rates of most flows, as in a network in which all links share flows with all others, it takes less time to
-fill all links anew, level by level, than to follow what the change affects (`_fill`). The rates are the same integers.
+Where one change moves the rates of most flows, as in a network in which all links share flows with all others, it takes less
+time to fill all links anew, level by level, than to follow what the change affects (`_fill`). The rates are the same integers.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Fluid(NamedTuple):
     """The flows in progress, by the first stream of each task, and the links that the flows cross.
 
     `due` is a heap of links whose level may be wrong, by the lowest possible level. `scratch` holds the flows whose rate changed
-    (their number is in row 0), and the crossings of the current link with the rate that each flow asks for. When links are filled,
-    `capped` is a heap of flows by their caps. `effort` has one row: the number of flows with caps and of crossings, how many crossings
-    were visited in this instant, for how many instants to come links are filled at once, for how many they were to be when that was
-    last decided, and the number of the present filling.
+    (their number is in row 0), and the crossings of the current link with the rate that each flow asks for. When links are
+    filled, `capped` is a heap of flows by their caps. `effort` has one row: the number of flows with caps and of crossings, how
+    many crossings were visited in this instant, for how many instants to come links are filled at once, for how many they were
+    to be when that was last decided, and the number of the present filling.
     """
 
     flows: Array
