@@ -28,6 +28,12 @@ def replicas(scenario: Scenario) -> int:
     return data_parallel_degree(scenario) * scenario.plan.cp
 
 
+def alone(scenario: Scenario) -> tuple[bool, bool]:
+    """Whether one rank alone holds its parameters outside of experts, and whether one rank alone holds its experts."""
+    several = replicas(scenario)
+    return several == 1, (scenario.plan.copies_of_experts(several) if scenario.model.experts else several) == 1
+
+
 def microbatches(scenario: Scenario) -> int:
     """Microbatches of one replica in one step."""
     return max(1, scenario.job.global_batch // (data_parallel_degree(scenario) * scenario.job.microbatch_size))
@@ -47,7 +53,7 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
     plan, framework = scenario.plan, scenario.framework
     usual, gradients = framework.plan, framework.gradients_of(scenario.job)
     if plan.sharding is None:
-        plan = replace(plan, sharding=usual.sharding if replicas(scenario) > 1 else "none")
+        plan = replace(plan, sharding="none" if all(alone(scenario)) else usual.sharding)
     if plan.full_sharding.gathers and framework.gathered_gradients:
         gradients = framework.gathered_gradients
     if plan.recompute is None:

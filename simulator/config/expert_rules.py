@@ -37,6 +37,9 @@ def faults_of_experts(scenario: Scenario) -> Found:
         near = nearest_divisor(model.expert_ffn_hidden, etp)
         message = f"expert_ffn_hidden {model.expert_ffn_hidden} of {model.name} does not divide by etp {etp}"
         yield "plan.etp", message, f"etp: {near}"
+    if (shared := model.shared_experts * model.expert_ffn_hidden) % plan.tp:
+        message = f"the shared experts of {model.name}, {shared} wide together, do not divide by tp {plan.tp}"
+        yield "plan.tp", message, f"tp: {gcd(shared, plan.tp)}"
     if plan.tp > 1 and not plan.uses_sequence_parallel:
         yield "plan.sequence_parallel", "tensor-parallel ranks must share the tokens of a model with experts", "leave it out"
     yield from _sharded(scenario, fixed)

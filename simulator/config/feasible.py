@@ -258,7 +258,7 @@ def _shared_sequences(scenario: Scenario) -> Found:
     if scenario.model.window and plan.cp_kind != "ulysses":
         message = f"windows of attention as in {scenario.model.name} are modelled with whole sequences only"
         yield "plan.cp_kind", message, "cp_kind: ulysses"
-    if not any(fault for law in (_degrees, _order, _placed) for fault in law(scenario)):
+    if not any(fault for law in (_degrees, _order, _placed, faults_of_experts) for fault in law(scenario)):
         yield from _shared_heads(scenario)
 
 

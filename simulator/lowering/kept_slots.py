@@ -117,7 +117,7 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
     calls: dict[str, list[Called]] = {}
     for call in called_by(layout):
         calls.setdefault(work_of(model, plan, job, stages[call[1]], call[2] if splits > 1 else -1), []).append(call)
-    of_job, of_replicas = replace(job, global_batch=1), dp if job.narrow else dp == 1
+    of_job, of_replicas = replace(job, global_batch=1), dp if job.narrow else (dp == 1, plan.copies_of_experts(dp) == 1)
     common = model, *what_matters(plan, stages), of_job, framework, of_replicas, splits
     return _Slots(model, plan, job, layout, dp, framework, kept, stages, calls, common)
 
@@ -138,7 +138,7 @@ def what_matters(plan: Plan, stages: Sequence[Stage]) -> tuple[Hashable, ...]:
     alike = replace(plan, pp=1, dp=None, chunks=1, schedule=FORWARD, layout=EVEN, group=None, memory_limit=1.0, overlap=overlap)
     alike = replace(alike, sharding=None)
     embedded, headed = ({stage.rank for stage in stages if getattr(stage, end)} for end in ("embedding", "head"))
-    return alike, sharding.reduce, sharding.gathers and sharding.reshard, embedded == headed
+    return alike, sharding.reduce, sharding.regathers, embedded == headed
 
 
 def _only(layout: Layout, called: Collection[Called]) -> Layout:

@@ -17,6 +17,7 @@ from ..program.program import AnyOp, Body, Compute, Program, Purpose
 from ..workload.blocks.dense import BlockOp
 from ..workload.framework import Framework, Fusion
 from .chunked_head import in_chunks, sums_of_chunks
+from .passes.data_parallel import OfParameters
 
 Layered = tuple[int, BlockOp]
 """(layer within the stage or -1, operator)."""
@@ -264,7 +265,7 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework, tp: int) -> 
     ]
 
 
-def accumulate(program: Program, widths: tuple[int, int], *, whole: bool, chunked: bool) -> Program:
+def accumulate(program: Program, widths: tuple[int, int], *, whole: OfParameters, chunked: bool) -> Program:
     """A kernel after every weight gradient that reads the gradient in the job's format and adds to the accumulated gradient.
 
     `widths` are the bytes of both. Gradients that are computed `whole` are added only where this is asked for. Where the head is
@@ -276,7 +277,7 @@ def accumulate(program: Program, widths: tuple[int, int], *, whole: bool, chunke
     def kernels(op: Compute, gradient: Gemm) -> Iterator[tuple[str, Rowwise]]:
         if chunked and op.layer < 0:
             yield from ((f"{op.name}.{kernel.op}", kernel) for kernel in sums_of_chunks(gradient))
-        elif whole:
+        elif whole[op.expert]:
             yield f"{op.name}.sum", Rowwise("add", gradient.m * gradient.batch, gradient.n, gradient_bytes, moved)
 
     def added(body: Body) -> Iterator[AnyOp]:

@@ -1,8 +1,7 @@
 """Lowering of model, plan, job and schedule to a program: `build`, then one pass after another.
 
 `build` writes the pipeline before any other parallelism: stages, bodies of unsplit operators, steps in schedule order. The
-program contains either several training steps from a standing start, or the one step that represents every step of a long run
-(iterations.py).
+program has several training steps from a standing start, or the one step that stands for every step of a run (iterations.py).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from .chunked_head import chunks_head
 from .iterations import between_norms, repeat
 from .kernels_of_framework import accumulate, framework_kernels
 from .passes.context_parallel import ContextParallel, context_parallel
-from .passes.data_parallel import DataParallel, Replicas, data_parallel
+from .passes.data_parallel import DataParallel, OfParameters, Replicas, data_parallel
 from .passes.decomposed_gemms import decomposed_gemms
 from .passes.expert_overlap import side_by_side
 from .passes.expert_parallel import ExpertParallel, expert_parallel
@@ -123,14 +122,15 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
     program = quantise(program, narrow) if narrow else program
     if overlap.tp == "decomposed" and sequence and plan.tp > 1 and not job.lora:
         program = decomposed_gemms(program, plan.tp)
-    sums, chunked = not framework.fusion.accumulation and (sharding.reduce != "each" or dp == 1), chunks_head(plan, framework)
-    if sums or chunked:
+    each, fused = Replicas(dp, plan.copies_of_experts(dp)).several(sharding.reduce == "each"), framework.fusion.accumulation
+    sums, chunked = (not (fused or each[0]), not (fused or each[1])), chunks_head(plan, framework)
+    if any(sums) or chunked:
         program = accumulate(program, (element_bytes, gradient_bytes), whole=sums, chunked=chunked)
-    keeps_casts = narrow is not None and narrow.keeps_narrow_input
-    program = recompute(program, plan.recomputation, keeps_casts=keeps_casts, compiled=framework.compile)
+    kept = narrow is not None and narrow.keeps_narrow_input
+    program = recompute(program, plan.recomputation, keeps_casts=kept, compiled=framework.compile)
     program = _agreed(program, narrow, plan, dp) if narrow else program
     sent_bytes = _sent_bytes(model, plan, job, layout, framework)
-    return _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, sharding.reduce == "each" and dp > 1)
+    return _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, each)
 
 
 def _lowered(
@@ -171,9 +171,9 @@ def _quantisation(plan: Plan, job: Job, framework: Framework, dp: int) -> Quanti
     """The narrow format of a job, if it has one. Parameters that are gathered anew are cast anew."""
     if not job.narrow:
         return None
-    releases_weights = plan.full_sharding.gathers and plan.full_sharding.reshard and dp > 1
-    recipe = replace(framework.low_precision, cached_weights=framework.low_precision.cached_weights and not releases_weights)
-    return Quantisation(job.dtype, recipe, job.element_bytes, plan.tp if plan.uses_sequence_parallel else 1)
+    anew = Replicas(dp, plan.copies_of_experts(dp)).several(plan.full_sharding.regathers)
+    shares = plan.tp if plan.uses_sequence_parallel else 1
+    return Quantisation(job.dtype, framework.low_precision, job.element_bytes, shares, anew)
 
 
 def _tokens(plan: Plan, job: Job, layout: Layout) -> int:
@@ -232,7 +232,7 @@ def _agreed(program: Program, narrow: Quantisation, plan: Plan, dp: int) -> Prog
 
 
 def _with_memory(
-    program: Program, plan: Plan, memory: MemoryOverhead, sent_bytes: int, element_bytes: int, elsewhere: bool
+    program: Program, plan: Plan, memory: MemoryOverhead, sent_bytes: int, element_bytes: int, elsewhere: OfParameters
 ) -> Program:
     """The program with what passes copy to the host, keep, free, and need while they run."""
     program = offload_activations(program, plan.offloading)

@@ -84,7 +84,6 @@ class Sharding(Declared):
     """Model state that data-parallel ranks divide among them, and the collectives that this takes."""
 
     def __repr__(self) -> str:
-        """The fields that differ from their defaults, such as `Sharding(kind='hsdp', group=8)`."""
         return _with_changes(self)
 
     kind: Annotated[Kind, "zero1: divides the optimizer state; zero2: gradients too; zero3, fsdp, hsdp: parameters too"] = "none"
@@ -114,6 +113,11 @@ class Sharding(Declared):
     def gathers(self) -> bool:
         """Whether ranks divide the parameters, and gather them in forward and backward passes."""
         return self.kind in GATHERING
+
+    @property
+    def regathers(self) -> bool:
+        """Whether ranks release gathered parameters after each pass."""
+        return self.gathers and self.reshard is not False
 
     def shards(self, ranks: int) -> Shards:
         """The shards of each part of the state among `ranks` ranks; for a sharding in full, as `Plan.full_sharding` gives it."""

@@ -179,7 +179,7 @@ def _key(scenario: Scenario, instances: Sequence[Stage]) -> tuple[object, ...]:
     """What the times of slots depend on besides their work: what their bodies depend on, and where their groups are."""
     plan, mesh = derived.placed(scenario), derived.mesh_of(scenario)
     groups = tuple(mesh.groups((axis,)).tobytes() for axis in PLACES if mesh.sizes.get(axis, 1) > 1)
-    others = plan.full_sharding, scenario.job, scenario.framework, derived.replicas(scenario) == 1, groups
+    others = plan.full_sharding, scenario.job, scenario.framework, derived.alone(scenario), groups
     return *what_matters(plan, instances), *others
 
 

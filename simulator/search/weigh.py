@@ -188,7 +188,7 @@ def _branch_bounds_ns(kept: _Kept, legal: Sequence[tuple[int, Scenario]]) -> Ite
     """
     alike: dict[object, list[tuple[int, Scenario]]] = {}
     for number, scenario in legal:
-        key = slot_kinds(scenario, kept.times), scenario.plan.full_sharding, derived.replicas(scenario) == 1
+        key = slot_kinds(scenario, kept.times), scenario.plan.full_sharding, derived.alone(scenario)
         alike.setdefault(key, []).append((number, scenario))
     for several in alike.values():
         shortest = max((scenario for _, scenario in several), key=lambda scenario: scenario.plan.pp * scenario.plan.chunks)

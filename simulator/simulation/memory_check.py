@@ -101,13 +101,15 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
     sharding, dp = plan.full_sharding, derived.data_parallel_degree(scenario)
     group = (sharding.group or dp) * plan.cp
     shards, optimizer = sharding.shards(group * copies), scenario.job.full_optimizer
-    is_master = sharding.kind in WITH_MASTER_COPY and shards.parameters > 1 and optimizer.master == "fp32"
+    of_experts = sharding.shards(plan.copies_of_experts(group) * copies)
+    is_shared = shards.parameters > 1 or (scenario.model.experts > 0 and of_experts.parameters > 1)
+    is_master = sharding.kind in WITH_MASTER_COPY and is_shared and optimizer.master == "fp32"
     return Terms(
         parameter_bytes=MASTER_BYTES if is_master else scenario.job.element_bytes,
         gradient_bytes=0 if _copies_every_gradient(scenario) else scenario.framework.gradient_bytes(scenario.job),
         element_bytes=scenario.job.element_bytes,
         shards=shards,
-        expert_shards=sharding.shards(plan.copies_of_experts(group) * copies),
+        expert_shards=of_experts,
         degrees=derived.mesh_of(scenario).sizes,
         overhead=scenario.framework.memory,
         reserved_bytes=scenario.cluster.gpu.reserved_bytes,
@@ -147,7 +149,7 @@ def host_summary(scenario: Scenario, memory: Sequence[RankMemory]) -> str:
 def remedies(scenario: Scenario) -> str:
     """Changes that would reduce the memory of a scenario and that its plan does not make yet, as text."""
     plan, ways = scenario.plan, ["more tp, cp or pp"]
-    kind, replicated = plan.full_sharding.kind, derived.replicas(scenario) > 1
+    kind, replicated = plan.full_sharding.kind, not all(derived.alone(scenario))
     if kind == "none" and replicated:
         ways.append("sharding: zero1")
     if not plan.full_sharding.gathers and replicated and plan.pp == 1:

@@ -341,6 +341,7 @@ def test_t17_11_uneven_exchanges_of_equal_rows_are_even_ones(monkeypatch: pytest
     [
         ({"ep": 3}, "8 experts of inline do not divide by ep 3"),
         ({"tp": 2, "pp": 4, "ep": 2}, "2 GPUs of a pipeline rank do not divide by ep x etp = 4"),
+        ({"tp": 2, "cp": 2, "ep": 8, "moe": sim.Moe(dispatcher="deepep")}, "8 GPUs of a pipeline rank do not divide by ep x etp"),
         ({"tp": 1, "etp": 3}, "expert_ffn_hidden 704 of inline does not divide by etp 3"),
         ({"tp": 2, "ep": 2, "moe": sim.Moe(dispatcher="deepep")}, "not to shares on 2 ranks"),
         ({"ep": 2, "moe": sim.Moe(dispatcher="deepep", capacity=1)}, "deepep sends the rows that there are"),
@@ -360,6 +361,12 @@ def test_what_experts_cannot_do_is_refused_with_a_hint(plan: dict[str, Any], fau
     with pytest.raises(UserError) as caught:
         of(plan)
     assert any(fault in each.message and each.hint for each in caught.value.faults), str(caught.value)
+
+
+def test_shared_experts_that_tensor_parallel_ranks_cannot_divide_are_refused() -> None:
+    with pytest.raises(UserError, match="the shared experts of inline, 50 wide together, do not divide by tp 4") as caught:
+        of({"tp": 4, "etp": 1, "ep": 4}, expert_ffn_hidden=50, shared_experts=1)
+    assert caught.value.hint == "tp: 2"
 
 
 def reductions(chosen: Scenario, purpose: Purpose) -> Counter[tuple[str, str, int]]:

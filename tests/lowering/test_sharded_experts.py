@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,47 @@ def test_t17_15_with_a_pipeline_experts_are_gathered_and_reduced_once() -> None:
     sent = sent_bytes(program_of(chosen))
     assert sent["edp", "all_gather"] == experts // 2 * P_BYTES
     assert sent["edp", "reduce_scatter"] == experts // 2 * G_BYTES
+
+
+def added(chosen: Scenario) -> set[bool]:
+    """Whether the operations that kernels add gradients of are those of experts, of the rest, or of both."""
+    return {op.expert for op in called(chosen) if getattr(op, "purpose", None) is Purpose.ACCUMULATE}
+
+
+def test_t13_4_gradients_that_no_pass_reduces_are_added_those_of_experts_too() -> None:
+    """Experts that one rank holds alone, and the rest where experts alone have replicas."""
+    framework = sim.framework("torchtitan-2024")
+    for plan, of_experts in (({"ep": 8}, True), ({"tp": 8, "etp": 1, "ep": 2}, False)):
+        whole, sharded = (replace(of({**plan, "sharding": kind}, batch=16), framework=framework) for kind in ("none", "fsdp"))
+        assert added(whole) == {True, False}
+        assert added(sharded) == {of_experts}
+        buffers = [op.working_bytes for op in called(sharded) if getattr(op, "purpose", None) is Purpose.ACCUMULATE]
+        assert all(buffers)
+
+
+def test_sharding_of_the_framework_holds_where_experts_alone_have_replicas() -> None:
+    plan = {"tp": 8, "etp": 1, "ep": 2}
+    chosen, other = (replace(of(plan, batch=2), framework=sim.framework(name)) for name in ("nemo-moe-2024", "torchtitan-2024"))
+    assert derived.with_usual_plan(chosen).plan.full_sharding.kind == "zero1"
+    assert derived.with_usual_plan(other).plan.full_sharding.kind == "fsdp"
+    alone = replace(chosen, plan=replace(chosen.plan, ep=8))
+    assert derived.with_usual_plan(alone).plan.full_sharding.kind == "none"
+    assert derived.with_usual_plan(of({"tp": 8, "etp": 8}, batch=2)).plan.full_sharding.kind == "none"
+
+
+def test_t17_15_weights_of_experts_that_are_gathered_anew_are_cast_anew() -> None:
+    framework = sim.framework("megatron-core-2025")
+    for plan, of_experts, of_the_rest in (
+        ({"tp": 8, "etp": 1, "ep": 2}, MICROBATCHES, 1),
+        ({"ep": 8}, 1, MICROBATCHES),
+        ({"ep": 2}, MICROBATCHES, MICROBATCHES),
+    ):
+        chosen = of({**plan, "sharding": "fsdp"}, batch=MICROBATCHES * (1 if "tp" in plan else 8))
+        gpu = replace(chosen.cluster, gpu=sim.cluster("dgx-h100", nodes=1).gpu)
+        chosen = replace(chosen, framework=framework, cluster=gpu, job=replace(chosen.job, dtype="fp8"))
+        casts = [op.name for op in called(chosen) if op.name.endswith("weights")]
+        assert casts.count("0.expert_up.weights") == of_experts
+        assert casts.count("0.qkv.weights") == of_the_rest
 
 
 @pytest.mark.thinned(3)

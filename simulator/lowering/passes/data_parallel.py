@@ -54,11 +54,19 @@ Buckets = Mapping[int, Mapping[Bucket, int]]
 """Stage -> bucket -> number of its parameters."""
 
 
+OfParameters = tuple[bool, bool]
+"""What holds for the parameters outside of experts, and what holds for experts: `[op.expert]` is what holds for an operation."""
+
+
 class Replicas(NamedTuple):
     """Number of ranks that hold the same parameters, without copies of stages: of experts `edp`, of the rest `dp`."""
 
     dp: int
     edp: int = 1
+
+    def several(self, asked: bool) -> OfParameters:
+        """Whether something is so that only several ranks do, if it is `asked` for."""
+        return asked and self.dp > 1, asked and self.edp > 1
 
 
 @dataclass(frozen=True, slots=True)

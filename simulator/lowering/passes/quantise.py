@@ -18,6 +18,7 @@ from ...kernels import NARROW_BYTES, Gemm, Part, Rowwise, Split
 from ...program.program import AnyOp, Body, Collective, Compute, Program, Purpose, first_forward
 from ...workload.framework import LowPrecision
 from ..kernels_of_framework import ACTIVATIONS, GATED, NORMS
+from .data_parallel import OfParameters
 
 TENSOR_SCALED = "fp8"
 """The format with one scale per tensor: a gathered tensor has to be transposed on arrival."""
@@ -35,10 +36,16 @@ class Quantisation:
     """Bytes of an element in the wide format."""
     shares: int
     """Number of ranks that share the tokens between divided layers."""
+    gathered_anew: OfParameters = (False, False)
+    """Whether every pass gathers weights anew, and so must cast them anew."""
 
     @property
     def width(self) -> float:
         return NARROW_BYTES[self.dtype]
+
+    def casts_in_every_pass(self, op: Compute) -> bool:
+        """Whether every forward pass casts the weights of a GEMM, not only the first of a step."""
+        return not self.recipe.cached_weights or self.gathered_anew[op.expert]
 
     @property
     def reads_for_scale(self) -> bool:
@@ -63,7 +70,7 @@ def quantise(program: Program, formats: Quantisation) -> Program:
 
 def cast_weights(program: Program, formats: Quantisation) -> Program:
     """With cached weights, the first forward pass of a stage in a training step casts each weight right before its GEMM."""
-    if not formats.recipe.cached_weights:
+    if not formats.recipe.cached_weights or all(formats.gathered_anew):
         return program
     bodies, orders = dict(program.bodies), []
     for order in program.orders:
@@ -113,10 +120,13 @@ class _Caster:
     def with_weights_cast(self) -> Iterator[AnyOp]:
         """A rewritten forward body, with casts of the weights of its narrow GEMMs, also where these are in pieces."""
         for op in self.ops:
-            if isinstance(op, Compute) and op.part is Part.FORWARD and _gemm(op).dtype and op.operator not in self.cast:
+            if isinstance(op, Compute) and self._casts_once(op) and op.operator not in self.cast:
                 self.cast.add(op.operator)
                 yield from (replace(cast, purpose=Purpose.CAST_CACHED_WEIGHTS) for cast in self._weights(op))
             yield op
+
+    def _casts_once(self, op: Compute) -> bool:
+        return op.part is Part.FORWARD and bool(_gemm(op).dtype) and not self.formats.casts_in_every_pass(op)
 
     def _weights(self, op: Compute) -> Iterator[AnyOp]:
         casts = self._casts(op, "weights", _gemm(op).k, _gemm(op).n, 2)
@@ -140,7 +150,7 @@ class _Caster:
             self.out += self._casts_for_weight_gradient(op)
         else:
             self._cast_operand(op)
-        if op.part is Part.FORWARD and not self.formats.recipe.cached_weights:
+        if op.part is Part.FORWARD and self.formats.casts_in_every_pass(op):
             self.out += self._weights(op)
         held_bytes = (
             int(op.held_bytes * self.formats.width / self.formats.element_bytes)

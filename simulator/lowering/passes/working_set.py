@@ -17,6 +17,7 @@ from ...frozen import replace
 from ...kernels import Gemm, Kernel, Part, Rowwise, Split
 from ...program.program import ACTIVATION, AnyOp, Body, Compute, Program, Purpose
 from ...program.slot import FORWARD, KINDS
+from .data_parallel import OfParameters
 
 LOSS = (Split.LOSS, Split.INNER)
 """How ranks divide the kernels of the loss, which are those behind the layers."""
@@ -29,7 +30,7 @@ class Sizes:
     element_bytes: int
     logit_bytes: int
     """Bytes of a logit at the peak of the loss."""
-    gradients_elsewhere: bool
+    gradients_elsewhere: OfParameters
     """Whether the gradients of weights are counted with the buffers of their reductions."""
 
 
@@ -77,7 +78,8 @@ def _working_bytes(op: Compute, first: Compute, sizes: Sizes, *, makes_gradient:
         return max(0, logits * sizes.logit_bytes - first.held_bytes)
     if op.part is Part.FORWARD:
         return max(0.0, _tensors_bytes(op, kernel) - op.held_bytes)
-    if op.part is Part.WEIGHT_GRADIENT and not sizes.gradients_elsewhere and (op.split is Split.LOOKUP or makes_gradient):
+    here = op.part is Part.WEIGHT_GRADIENT and not sizes.gradients_elsewhere[op.expert]
+    if here and (op.split is Split.LOOKUP or makes_gradient):
         gradient_bytes = first.parameters * sizes.element_bytes
     if op.purpose is Purpose.ACCUMULATE:
         return gradient_bytes
