@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from itertools import pairwise
-from math import lcm
+from math import fsum, lcm
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ from ..program.layout import Layout
 from ..program.slot import Box, Durations, Pair, Slot, slots_of
 from ..units import counted
 
-SCALE_BITS, TOTAL_BITS = 40, 62
-"""The longest duration takes at most 2^40 ticks, and all boxes in sequence, each with a crossing, take at most 2^62."""
+MOST_TICKS = 1 << 60
+"""All boxes and all crossings, one after the other, take at most so many ticks."""
 MOST_BOXES_WITH_MEMORY = 20_000
 """Most boxes for which the record of an evaluation includes the memory over time; longer records are of no use to readers."""
 
@@ -136,7 +136,8 @@ def evaluate(layout: Layout, name: str = "", certificate: Any = None) -> Evaluat
     lengths = [durations.of(box) for _, box in boxes]
     if not any(lengths):
         raise UserError("no slot has a length", hint="give F, B, I or W one")
-    per_unit = _ticks_per_unit({*lengths, durations.comm}, 2 * len(boxes))
+    crossed = crossings(layout)
+    per_unit = _ticks_per_unit({*lengths, *([durations.comm] if crossed else [])}, fsum(lengths) + durations.comm * crossed)
     graph = _graph(layout, boxes, [round(x * per_unit) for x in map(_exact, lengths)], round(_exact(durations.comm) * per_unit))
     try:
         times = heap.simulate(graph)
@@ -155,16 +156,12 @@ def _exact(duration: float) -> Fraction:
     return Fraction(repr(float(duration)))
 
 
-def _ticks_per_unit(durations: Iterable[float], count: int) -> Fraction:
-    """Ticks per unit of time. All durations are whole numbers of ticks, or, if that takes too many ticks, exact far beyond 1e-9.
-
-    `count` durations in a row stay below the largest value of a column of times.
+def _ticks_per_unit(durations: Iterable[float], total: float) -> Fraction:
+    """Ticks per unit of time. All durations are whole numbers of ticks, or, if that takes too many ticks, exact far beyond 1e-9 of
+    the `total` of all of them, which is `MOST_TICKS` then: no time comes near the largest value of a column of times.
     """
-    written = [_exact(duration) for duration in durations]
-    longest = max(written)
-    common = lcm(*(duration.denominator for duration in written))
-    most = Fraction(min(1 << SCALE_BITS, (1 << TOTAL_BITS) // count)) / longest
-    return min(Fraction(common), most)
+    common = lcm(*(_exact(duration).denominator for duration in durations))
+    return min(Fraction(common), MOST_TICKS / Fraction(total))
 
 
 def _graph(layout: Layout, boxes: list[tuple[int, Box]], lengths: list[int], comm: int) -> TaskGraph:

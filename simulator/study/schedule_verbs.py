@@ -11,39 +11,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Unpack
 
 from ..config import catalog
 from ..errors import Deadlock, Fault, OutsideDomain, UserError, in_one_go
 from ..escape import Summarised
 from ..program.layout import as_taken, lay_out
-from ..program.slot import Durations, Goal, PerStage, Shape
+from ..program.slot import Durations, Goal, Shape
 from ..simulation import estimated_effort
+from . import schedule_options
 from .schedule import Evaluation, crossings, evaluate
+from .schedule_options import LETTERS, Options
 
 TOLERANCE = 1e-9
 MOST_SLOTS = 4_000_000
-LETTERS = {"forward": "F", "backward": "B", "input_gradient": "I", "weight_gradient": "W"}
 SPLITS = 2
 """Default number of parts of a sequence, for schedules that split sequences."""
-
-
-class Options(TypedDict, total=False):
-    """Options of a schedule besides its ranks and microbatches. Durations have no unit."""
-
-    chunks: int
-    group: int | None
-    splits: int
-    memory_limit: float
-    forward: PerStage
-    backward: PerStage | None
-    input_gradient: PerStage
-    weight_gradient: PerStage
-    pair: float | None
-    comm: float
-    objective: Literal["makespan", "span"]
-    memory_count: Literal["fw", "half"]
-    time_limit_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +152,7 @@ def _asked(
 
     Raises `UserError` with all unknown names, for missing sizes, and for shapes that take too long without `long`.
     """
+    schedule_options.check({"ranks": ranks, "microbatches": microbatches, **options})
     if not names:
         raise UserError("no schedule is named", hint="`trainsim catalog schedules` lists them")
     found = in_one_go(*(partial(catalog.typed, "schedules", name) for name in names))

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import simulator as sim
 import simulator.memory.account  # which makes Python store a subpackage where a verb stands
@@ -59,6 +62,40 @@ def test_memory_and_network_take_a_scenario_or_its_file(tmp_path: Path) -> None:
 def test_durations_may_be_lists() -> None:
     one, other = (sim.schedule("1f1b", ranks=2, microbatches=4, forward=times) for times in ([1, 2], (1, 2)))  # type: ignore[arg-type]
     assert one.makespan == other.makespan
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"F": 5}, ["a schedule has no option F", "in Python F is called forward"]),
+        ({"FB": 5}, ["in Python FB is called pair"]),
+        ({"chunk": 2, "groups": 8}, ["did you mean 'chunks'?", "did you mean 'group'?"]),
+        ({"weight_gradient": -0.5, "comm": float("nan")}, ["weight_gradient: -0.5 is no duration", "comm: .nan is no duration"]),
+        ({"forward": [1.0, float("inf")]}, ["forward: .inf is no duration"]),
+        ({"splits": 0, "chunks": 2.5, "group": True}, ["splits: 0 is no count", "chunks: 2.5 is", "group: true is"]),
+        ({"memory_limit": 0, "objective": "length"}, ["memory_limit: 0 is not above 0", "makespan or span"]),
+        ({"ranks": -2, "microbatches": 0}, ["ranks: -2 is no count", "microbatches: 0 is no count"]),
+    ],
+)
+def test_options_of_schedules_are_checked_in_python_too(options: dict[str, Any], said: list[str]) -> None:
+    """All at once."""
+    sizes = {"ranks": 4, "microbatches": 8}
+    for verb, what in ((sim.schedule, "1f1b"), (sim.compare_schedules, ["1f1b"])):
+        with pytest.raises(sim.UserError) as caught:
+            verb(what, **{**sizes, **options})  # type: ignore[operator]
+        assert all(each in str(caught.value) for each in said)
+
+
+def test_options_of_schedules_may_be_numbers_of_numpy() -> None:
+    found = sim.schedule("1f1b", ranks=np.int64(4), microbatches=np.int64(8), forward=np.float64(1.0))  # type: ignore[arg-type]
+    assert found.makespan == sim.schedule("1f1b", ranks=4, microbatches=8).makespan
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.floats(0, 2**40))
+def test_a_latency_that_nothing_takes_changes_nothing(forward: float, backward: float, comm: float) -> None:
+    alone = sim.schedule("1f1b", ranks=1, microbatches=4, forward=forward, backward=backward, comm=comm)
+    assert alone.makespan == pytest.approx(4 * (forward + backward), rel=1e-9)
+    assert alone.bubble_ratio == pytest.approx(0, abs=1e-9)
 
 
 def test_flows_are_solved_from_a_file_or_from_cases(tmp_path: Path) -> None:
