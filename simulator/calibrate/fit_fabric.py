@@ -187,7 +187,7 @@ def _curve(tables: Sequence[Table], inside: Inside, across: Across | None) -> Cu
     first = tables[0]
     times: dict[float, list[float]] = {}
     for table in tables:
-        for size, seconds in table.times.items():
+        for size, seconds in table.times:
             times.setdefault(size, []).append(seconds)
 
     def call(size: float) -> Call:

@@ -70,7 +70,10 @@ def command(
 
 def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool, has_lines: bool) -> None:
     """Prints a report. Rows of a table are named by their lines, others by their ids."""
-    places = _lines if has_lines else lambda rows: ", ".join(str(report.rows[row].id) for row in rows)
+
+    def places(rows: Sequence[int]) -> str:
+        return _lines([report.lines[row] for row in rows]) if has_lines else ", ".join(str(report.rows[row].id) for row in rows)
+
     if with_rows or len(report.rows) <= FEW_ROWS:
         cells = []
         for row in report.rows:
@@ -117,12 +120,12 @@ def _provenance(row: ComparedRow) -> str:
     return f"{provenance}, {BEYOND}" if row.extrapolated and provenance not in ("extrapolated", "theoretical") else provenance
 
 
-def _lines(rows: Sequence[int]) -> str:
-    """The lines of a table that hold these rows, neighbours together; the header is line 1."""
-    runs = ([row + 2 for _, row in run] for _, run in groupby(enumerate(rows), lambda one: one[1] - one[0]))
+def _lines(lines: Sequence[int]) -> str:
+    """Lines of a table, neighbours together."""
+    runs = ([line for _, line in run] for _, run in groupby(enumerate(lines), lambda one: one[1] - one[0]))
     shown = [f"{run[0]:,}-{run[-1]:,}" if len(run) > 1 else f"{run[0]:,}" for run in runs]
     more = f" and {len(shown) - MOST_RUNS:,} more" if len(shown) > MOST_RUNS else ""
-    return f"line{'s' * (len(rows) > 1)} {', '.join(shown[:MOST_RUNS])}{more}"
+    return f"line{'s' * (len(lines) > 1)} {', '.join(shown[:MOST_RUNS])}{more}"
 
 
 def _percent(value: float | None) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..errors import ALIKE, Fault, UserError, did_you_mean, nearest, shown
 from ..files import decoded, read_unzipped
+from ..units import counted
 
 MOST_BYTES, MOST_ROWS, MOST_COLUMNS = 2**25, 200_000, 64
 """Most bytes, rows and columns of a table."""
@@ -22,7 +23,14 @@ LEAST_US = 1e-6
 """Least time of a measurement, in microseconds: nothing on a GPU is faster."""
 
 
-def read(path: Path) -> list[dict[str, str]]:
+class TableRow(dict[str, str]):
+    """A row of a table, by the names of its columns."""
+
+    line = 0
+    """The line of the table on which the row begins, counted from 1; 0 for a row that is in no file."""
+
+
+def read(path: Path) -> list[TableRow]:
     """The rows of a .csv or .csv.gz file."""
     raw = read_unzipped(path, MOST_BYTES, "a table of measurements")
     content = decoded(raw, path, "a table is CSV in UTF-8, plain or gzipped")
@@ -31,9 +39,13 @@ def read(path: Path) -> list[dict[str, str]]:
         names = table.fieldnames or ()
         if len(names) > MOST_COLUMNS:
             raise UserError(f"a table of {len(names):,} columns", where=f"{path}:1", hint=f"at most {MOST_COLUMNS}")
-        rows = list[dict[str, str]]()
+        rows, beyond = list[TableRow](), dict[int, int]()
         for row in islice(table, MOST_ROWS + 1):
-            rows.append({key: value or "" for key, value in row.items() if isinstance(key, str)})
+            cells = TableRow((key, value or "") for key, value in row.items() if isinstance(key, str))
+            cells.line = table.line_num - sum(value.count("\n") for value in cells.values())
+            if any(more := row.get(None) or ()):
+                beyond[cells.line] = len(names) + len(more)
+            rows.append(cells)
             read = table.line_num
     except csv.Error as error:
         hint = "a header, then one measurement to a line; a quote is closed in its cell, and doubled inside of one"
@@ -42,9 +54,13 @@ def read(path: Path) -> list[dict[str, str]]:
         raise UserError(f"a table of more than {MOST_ROWS:,} rows", where=str(path), hint="cut it into several")
     if not rows:
         raise UserError("a table without rows", where=str(path), hint="a header, then one measurement to a line")
-    if long := [i for i, row in enumerate(rows) if any(len(cell) > MOST_CHARACTERS for cell in row.values())]:
+    if long := [row.line for row in rows if any(len(cell) > MOST_CHARACTERS for cell in row.values())]:
         hint = f"at most {MOST_CHARACTERS:,} characters"
-        raise UserError(faults=[Fault("a cell that is too long", hint, f"{path}:{i + 2}") for i in long])
+        raise UserError(faults=[Fault("a cell that is too long", hint, f"{path}:{line}") for line in long])
+    if beyond:
+        hint = "a number has no commas, and a dot before its decimals; text with a comma is in quotes"
+        what = [(f"{cells} cells for {counted(len(names), 'column')}", f"{path}:{line}") for line, cells in beyond.items()]
+        raise UserError(faults=[Fault(message, hint, where) for message, where in what])
     if twice := [name for name in dict.fromkeys(names) if name and names.count(name) > 1]:
         raise UserError(faults=[Fault(f"column {name!r} twice", "which of them counts?", f"{path}:1") for name in twice])
     return rows
@@ -53,7 +69,8 @@ def read(path: Path) -> list[dict[str, str]]:
 def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
     """Raises `UserError` for all required columns that a table lacks, or one error for a file that is no such table at all."""
     missing = [column for column in needed if column not in rows[0]]
-    if missing and missing == [*needed] and not any(nearest(column, rows[0], cutoff=ALIKE) for column in missing):
+    is_alike = len(rows[0]) > 1 and any(nearest(column, rows[0], cutoff=ALIKE) for column in missing)
+    if missing and missing == [*needed] and not is_alike:
         first = shown(",".join(rows[0]))
         raise UserError(f"not such a table: it begins with {first}", where=f"{name}:1", hint=f"a header with {', '.join(needed)}")
     if missing:
@@ -62,7 +79,17 @@ def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
 
 def with_gpu(rows: Sequence[Row], gpu: str) -> list[Row]:
     """Rows with the column `gpu` added, where the table lacks the column and the GPU is known."""
-    return [{**row, "gpu": row.get("gpu", gpu)} for row in rows] if gpu else list(rows)
+    if not gpu:
+        return list(rows)
+    found = [TableRow({**row, "gpu": row.get("gpu", gpu)}) for row in rows]
+    for made, row in zip(found, rows, strict=True):
+        made.line = line_of(row)
+    return [*found]
+
+
+def line_of(row: Row) -> int:
+    """The line of a table on which a row begins; 0 for a row that is in no file."""
+    return row.line if isinstance(row, TableRow) else 0
 
 
 def count(row: Row, column: str) -> int:

@@ -25,7 +25,7 @@ from ..files import not_written, read_bounded
 from ..hardware.gpu import PEAK_OF, Gpu
 from ..kernels import Experts, Kernel, Rowwise
 from ..units import GB, TFLOP, US_PER_S
-from .csv_tables import MOST_BYTES, MOST_COUNT, Row, check_header, number, read, truth, with_gpu
+from .csv_tables import MOST_BYTES, MOST_COUNT, Row, check_header, line_of, number, read, truth, with_gpu
 from .kernel_words import EAGER, FORMAT_NAMES, SIZES, WIDTH, Probe, kernel_of, table_name
 
 COLUMNS = (
@@ -41,8 +41,6 @@ TIMES = {"time_us": "seconds", "p10_us": "low_s", "p90_us": "high_s", "alone_us"
 CACHES = {"cold": True, "warm": False, "": False}
 """Values of the column `cache`: true if the last-level cache held no operands of the kernel."""
 DIGITS = 7
-FIRST_LINE = 2
-"""The line of a table's first row, below its header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +141,10 @@ def rows_of(path: Path, gpu: str = "") -> list[Measured]:
     file:line for every invalid cell."""
     rows = with_gpu(read(path), gpu)
     check_header(NEEDED, rows, str(path))
-    faults = [
-        Fault(message, hint, f"{path}:{line}") for line, row in enumerate(rows, FIRST_LINE) for message, hint in _wrong(row)
-    ]
+    faults = [Fault(message, hint, f"{path}:{line_of(row)}") for row in rows for message, hint in _wrong(row)]
     if faults:
         raise UserError(faults=faults)
-    return [_measured(row, line) for line, row in enumerate(rows, FIRST_LINE)]
+    return [_measured(row, line_of(row)) for row in rows]
 
 
 def is_cold(row: Row) -> bool:

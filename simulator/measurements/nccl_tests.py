@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,8 @@ WRONG = r"0*[1-9]\d*"
 """A nonzero number of wrong results in the last column of a measurement. Older versions give the largest error there, as 5e-07;
 runs without checks give N/A."""
 TOLERANCE = 0.02
+HALF_DIGIT = 0.005
+"""Half of the last decimal that bandwidths are printed with."""
 MOST_BYTES = 2**26
 MOST_LINES = 500_000
 """Most lines of a text file, or commas of a JSON file; a table has about 30 lines."""
@@ -51,12 +54,12 @@ LARGEST = sys.float_info.max
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One run of a collective over ranks on nodes, with its times in seconds by size in bytes."""
+    """One run of a collective over ranks on nodes, with its times: size in bytes and seconds, by size; a size may be repeated."""
 
     kind: str
     ranks: int
     nodes: int
-    times: Mapping[float, float]
+    times: tuple[tuple[float, float], ...]
     version: str = ""
     gpus: tuple[str, ...] = ()
     """Names of the GPUs in the run, without repetition; empty if the run does not state them."""
@@ -66,7 +69,7 @@ class Table:
     @property
     def calls(self) -> list[tuple[Call, float]]:
         """The collective at each size, with its time in seconds."""
-        return [(Call(self.kind, size, self.ranks, self.nodes), seconds) for size, seconds in self.times.items()]
+        return [(Call(self.kind, size, self.ranks, self.nodes), seconds) for size, seconds in self.times]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ class _Measurement:
     """Whether the results of the measurement were wrong."""
     factor: float = 0.0
     """Ratio of bus bandwidth to algorithm bandwidth; 0 if a bandwidth is missing."""
+    rounding: float = 0.0
+    """How far the ratio may be off, relatively, as both are rounded to two decimals."""
     redop: str = ""
     """The reduction, such as `sum`, or `none`; empty if the table has no such column."""
 
@@ -119,10 +124,7 @@ def _right(found: Sequence[_Measurement], where: str) -> list[_Measurement]:
 
 def _filled(table: Table, found: Sequence[_Measurement], where: str) -> Table:
     """The table of a run with its measurements."""
-    if table.ranks % table.nodes:
-        message = f"{table.ranks} ranks do not sit evenly on {table.nodes} nodes"
-        raise UserError(message, where=where, hint="run as many on each")
-    times = dict(sorted({one.size: one.seconds for one in _right(found, where)}.items()))
+    times = tuple(sorted((one.size, one.seconds) for one in _right(found, where)))
     return replace(table, times=times, wrong=tuple(one.where for one in found if one.wrong))
 
 
@@ -156,12 +158,23 @@ def _text_run(first: int, lines: Sequence[str], name: str, stated_kind: str) -> 
         elif MEASURED.match(line):
             measured.append(partial(_line, f"{name}:{number}", line.split()))
     found: list[_Measurement] = in_one_go(*measured)
-    where, largest = found[0].where, _right(found, found[0].where)[-1]
+    where = found[0].where
+    largest = max(_right(found, where), key=lambda one: one.size)
     if len(hosts) < 2:
         hint = 'lines like "#  Rank  0 ... on host device  0 ..."'
         raise UserError("the run names fewer than two ranks", where=where, hint=hint)
     kind = kind or _kind(largest, len(hosts), stated_kind, where)
-    return _filled(Table(kind, len(hosts), len(set(hosts.values())), {}, version, tuple(gpus)), found, where)
+    return _filled(Table(kind, len(hosts), _nodes(hosts.values(), where), (), version, tuple(gpus)), found, where)
+
+
+def _nodes(hosts: Iterable[str], where: str) -> int:
+    """The number of nodes, from the host of every rank or process. Raises `UserError` where some have more than others."""
+    counts = Counter(hosts)
+    if len(set(counts.values())) > 1:
+        (most, many), *_, (least, few) = counts.most_common()
+        message = f"the run does not sit evenly on its {len(counts)} nodes: {many} on {most}, and {few} on {least}"
+        raise UserError(message, where=where, hint="run as many on each")
+    return len(counts)
 
 
 def _line(where: str, words: Sequence[str]) -> _Measurement:
@@ -178,24 +191,25 @@ def _line(where: str, words: Sequence[str]) -> _Measurement:
         size, _, time_us, algorithm, bus = map(float, numbers)
         is_wrong = re.fullmatch(WRONG, words[skipped + TIMES - 1]) is not None
         redop = words[least] if skipped > least else ""
-        return _Measurement(where, size, time_us / US_PER_S, is_wrong, bus / algorithm if algorithm else 0.0, redop)
+        rounding = HALF_DIGIT / algorithm + HALF_DIGIT / bus if algorithm and bus else 0.0
+        return _Measurement(where, size, time_us / US_PER_S, is_wrong, bus / algorithm if algorithm else 0.0, rounding, redop)
     raise UserError(wrong, where=where, hint="size count type redop root time algbw busbw #wrong ...")
 
 
-def _kind(last: _Measurement, ranks: int, stated: str, where: str) -> str:
+def _kind(largest: _Measurement, ranks: int, stated: str, where: str) -> str:
     """The collective that the run states, otherwise the collective with the bandwidth ratio of the largest size. Raises
     `UserError` if the bandwidths contradict the name. The ratio of a gather is also that of an all-to-all, and of a scatter
     unless data are reduced."""
-    share, adds = (ranks - 1) / ranks, last.redop.lower() not in ("", "none")
+    share, adds = (ranks - 1) / ranks, largest.redop.lower() not in ("", "none")
     own = {"all_reduce": 2 * share, "broadcast": 1.0, "sendrecv": 1.0}.get(stated, share)
-    if stated and last.factor and abs(last.factor / own - 1) > TOLERANCE:
-        message = f"busbw is {last.factor:.3g} times algbw, and of {stated} over {ranks} ranks it is {own:.3g} times"
+    if stated and largest.factor and abs(largest.factor / own - 1) > TOLERANCE + largest.rounding:
+        message = f"busbw is {largest.factor:.3g} times algbw, and of {stated} over {ranks} ranks it is {own:.3g} times"
         raise UserError(message, where=where, hint="--kind says which collective it is")
     if stated:
         return stated
-    if abs(last.factor / (2 * share) - 1) < TOLERANCE and (ranks > 2 or adds):
+    if abs(largest.factor / (2 * share) - 1) < TOLERANCE and (ranks > 2 or adds):
         return "all_reduce"
-    if adds and abs(last.factor / share - 1) < TOLERANCE:
+    if adds and abs(largest.factor / share - 1) < TOLERANCE:
         return "reduce_scatter"
     hint = "say it by --kind, by the name of the file, or keep the line that names the program, such as all_gather_perf"
     raise UserError("the run does not say which collective it is", where=where, hint=hint)
@@ -235,9 +249,9 @@ def _json_config(run: Mapping[str, Any], where: str) -> Table:
         faults.append(Fault("config: fewer than two GPUs", "devices lists one for each process", where))
     if faults or not program:
         raise UserError(faults=faults)
-    hosts = {str(device.get("hostname", "")) for device in devices}
+    nodes = _nodes([str(device.get("hostname", "")) for device in devices], where)
     version = _version(str(run.get("nccl_version", "")))
-    return Table(kind_named(program[1]), len(devices) * threads * gpus, len(hosts), {}, version)
+    return Table(kind_named(program[1]), len(devices) * threads * gpus, nodes, (), version)
 
 
 def _json_result(where: str, result: Mapping[str, Any]) -> _Measurement:

@@ -157,7 +157,7 @@ def _exact(duration: float) -> Fraction:
 
 
 def _ticks_per_unit(durations: Iterable[float], total: float) -> Fraction:
-    """Ticks per unit of time. All durations are whole numbers of ticks, or, if that takes too many ticks, exact far beyond 1e-9 of
+    """Ticks per unit of time. All durations are whole numbers of ticks, or, where that takes too many, exact far beyond 1e-9 of
     the `total` of all of them, which is `MOST_TICKS` then: no time comes near the largest value of a column of times.
     """
     common = lcm(*(_exact(duration).denominator for duration in durations))

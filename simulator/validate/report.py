@@ -25,7 +25,7 @@ from typing import Any
 from ..config import catalog
 from ..errors import UserError, did_you_mean, shown
 from ..escape import Summarised
-from ..measurements.csv_tables import Row, check_header, read, with_gpu
+from ..measurements.csv_tables import Row, check_header, line_of, read, with_gpu
 from ..measurements.kernel_table import spread
 from ..simulation import estimated_effort
 
@@ -89,6 +89,8 @@ class Report(Summarised):
 
     rows: tuple[ComparedRow, ...]
     p90: Callable[[Sequence[float]], float] = interpolated_p90
+    lines: tuple[int, ...] = ()
+    """The line of the table on which each row begins; 0 for one that is in no file."""
 
     @cached_property
     def sources(self) -> dict[str, dict[str, Any]]:
@@ -184,7 +186,7 @@ def compare_rows(kind: Any, rows: Sequence[Row], name: str, own: Own | None = No
     check_header(kind.NEEDS, rows, name)
     found = kind.predictions([{column: row.get(column, "") for column in kind.READS} for row in rows], gpu, **options)
     compared = (_compared_row(kind, i, row, made) for i, (row, made) in enumerate(zip(rows, found, strict=True)))
-    return Report(tuple(compared), getattr(kind, "p90", interpolated_p90))
+    return Report(tuple(compared), getattr(kind, "p90", interpolated_p90), tuple(map(line_of, rows)))
 
 
 def _compared_row(kind: Any, number: int, row: Row, made: Predicted | UserError) -> ComparedRow:

@@ -381,3 +381,43 @@ def test_every_node_that_is_reached_at_once_is_paid_for() -> None:
         layers, few = took_us(nodes, "hierarchical"), took_us(2, "hierarchical")
         assert layers - few == pytest.approx((nodes - 2) * LAWS.peer_s * US_PER_S, rel=0.05)
         assert layers < took_us(nodes, "direct") / 5
+
+
+def test_sizes_that_a_run_repeats_all_count_whatever_their_order(tmp_path: Path) -> None:
+    """As with --run_cycles of nccl-tests: the curve is that of the same lines in two runs."""
+    text = run("all_reduce", 8, 1, 100)
+    lines = text.splitlines()
+    first = next(i for i, line in enumerate(lines) if re.match(r"\s*\d+ ", line))
+    body = [line for line in lines[first:] if re.match(r"\s*\d+ ", line)]
+    slow = run("all_reduce", 8, 1, 100 / 3).splitlines()[first : first + len(body)]
+    head, tail = lines[:first], lines[first + len(body) :]
+    made = [
+        calibrated([written(tmp_path / f"{i}.txt", "\n".join([*head, *more, *tail]))], "own").curves[0]
+        for i, more in enumerate(([*body, *slow], [*slow, *body]))
+    ]
+    apart = calibrated([written(tmp_path / "a.txt", text), written(tmp_path / "b.txt", "\n".join([*head, *slow, *tail]))], "own")
+    assert made[0] == made[1]
+    assert [*map(list, made[0].knots)] == [pytest.approx(knot) for knot in apart.curves[0].knots]
+    assert f"{2 * len(body)} points of {len(body)} sizes" in made[0].source
+    assert made[0].error > 0.2
+
+
+@pytest.mark.parametrize("moved", [1, 3])
+def test_a_run_that_does_not_sit_evenly_on_its_nodes_is_refused(moved: int, tmp_path: Path) -> None:
+    text = run("all_reduce", 8, 1, 100)
+    for rank in range(moved):
+        text = re.sub(rf"(Rank +{rank} .* on )host0", r"\1another", text)
+    said = trainsim("calibrate", "links", written(tmp_path / "a.txt", text))
+    assert said.code == 2
+    assert f"does not sit evenly on its 2 nodes: {8 - moved} on host0, and {moved} on another" in said.err
+
+
+def test_small_messages_whose_bandwidths_are_rounded_are_what_kind_says(tmp_path: Path) -> None:
+    lines = ["   8 2 float sum -1 20.0 0.00 0.00 0 20.0 0.00 0.00 0", "1024 256 float sum -1 17.2 0.06 0.11 0 17.2 0.06 0.11 0"]
+    hosts = [f"#  Rank {r} Group 0 Pid {r} on host0 device {r} [0000:00] NVIDIA H100" for r in range(8)]
+    large = "16777216 4194304 float sum -1 100.0 167.77 293.60 0 100.0 167.77 293.60 0"
+    small = written(tmp_path / "a.txt", "\n".join([*hosts, *lines]))
+    assert trainsim("calibrate", "links", small, "--kind", "all_reduce", "--out", tmp_path / "a.yaml").code == 0
+    assert trainsim("calibrate", "links", small, "--kind", "alltoall").code == 2
+    falling = written(tmp_path / "b.txt", "\n".join([*hosts, large, *lines[::-1]]))
+    assert trainsim("calibrate", "links", falling, "--out", tmp_path / "b.yaml").code == 0, "told by the largest size"

@@ -1,0 +1,54 @@
+"""Tables of measurements: cells beyond the header, and the lines that messages name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import UserError
+from simulator.measurements import csv_tables, kernel_table
+
+from ..commandline import trainsim
+
+HEADER = "gpu,op,dtype,m,n,k,time_us"
+GOOD = "h100,gemm,bf16,8192,4096,4096,210"
+
+
+def table(tmp_path: Path, *lines: str) -> Path:
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("wrong", ["h100,gemm,bf16,8,192,4096,4096,210", GOOD + ",5"])
+def test_a_row_with_more_cells_than_the_header_is_refused(tmp_path: Path, wrong: str) -> None:
+    """A separator of thousands, and a decimal comma, would each give another kernel or another time."""
+    path = table(tmp_path, HEADER, GOOD, wrong, GOOD, wrong)
+    with pytest.raises(UserError) as caught:
+        csv_tables.read(path)
+    assert [fault.where for fault in caught.value.faults] == [f"{path}:3", f"{path}:5"]
+    assert caught.value.faults[0].message == "8 cells for 7 columns"
+    done = trainsim("validate", "--kind", "kernels", str(path))
+    assert done.code == 2
+    assert "8 cells for 7 columns" in done.err
+
+
+def test_empty_cells_at_the_end_of_a_line_are_nothing(tmp_path: Path) -> None:
+    assert len(csv_tables.read(table(tmp_path, HEADER, GOOD + ",,", GOOD))) == 2
+
+
+def test_messages_name_the_line_where_lines_are_blank_or_cells_have_several(tmp_path: Path) -> None:
+    path = table(tmp_path, HEADER + ",notes", GOOD, "", "", GOOD + ',"two', 'lines"', GOOD.replace("8192", "x"))
+    with pytest.raises(UserError) as caught:
+        kernel_table.rows_of(path)
+    assert [fault.where for fault in caught.value.faults] == [f"{path}:7"]
+    path = table(tmp_path, HEADER, GOOD, "", GOOD.replace("gemm", "nothing"), "", GOOD.replace("gemm", "nothing"))
+    assert "line 4, 6" in trainsim("validate", "--kind", "kernels", str(path)).out.replace("lines", "line")
+    assert [row.line for row in csv_tables.read(path)] == [2, 4, 6]
+
+
+def test_a_table_with_another_separator_is_no_such_table(tmp_path: Path) -> None:
+    path = table(tmp_path, HEADER.replace(",", ";"), GOOD.replace(",", ";"))
+    with pytest.raises(UserError, match="not such a table: it begins with 'gpu;op;dtype;m;n;k;time_us'"):
+        kernel_table.rows_of(path)
