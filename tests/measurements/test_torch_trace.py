@@ -197,6 +197,24 @@ def test_a_trace_without_a_gpu_has_its_operators_for_kernels(tmp_path: Path) -> 
     }
 
 
+def test_times_of_the_host_are_not_those_of_a_gpu(tmp_path: Path) -> None:
+    host = [event for event in EVENTS if event.get("cat") != "kernel"]
+    with pytest.raises(UserError, match="no kernel of a GPU in the trace, whose times could be those of h100"):
+        trace_table.read(written(tmp_path / "trace.json", host), "h100")
+
+
+def test_durations_keep_their_digits_beside_a_clock_that_counts_from_1970(tmp_path: Path) -> None:
+    later = [{**one, "ts": one["ts"] + 1.683e15, "dur": one["dur"] + 0.11} for one in EVENTS]
+    sooner = [{**one, "dur": one["dur"] + 0.11} for one in EVENTS]
+    found, plain = (
+        trace_table.read(written(tmp_path / f"{i}.json", {**WHOLE, "traceEvents": events}))
+        for i, events in enumerate((later, sooner))
+    )
+    for one, other in zip(found.entries, plain.entries, strict=True):
+        assert one.probe == other.probe
+        assert one.times_us == pytest.approx(other.times_us, rel=1e-9)
+
+
 def test_a_call_of_several_operators_says_so(tmp_path: Path) -> None:
     """A norm of two; a product whose parts a second kernel adds up is one operator still."""
     found = trace_table.read(written(tmp_path / "trace.json"))

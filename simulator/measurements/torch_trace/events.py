@@ -48,7 +48,8 @@ FIRST = -1
 
 @dataclass(slots=True)
 class Event:
-    """A kernel, a runtime call or an operator. Times are microseconds, as in the trace."""
+    """A kernel, a runtime call or an operator. Times are microseconds after the first event that the trace lists: a clock that
+    counts from 1970 leaves no digits for a part of a microsecond."""
 
     name: str
     start_us: float
@@ -186,12 +187,15 @@ def _sorted_out(events: Iterable[Any], gpu: str, name: str) -> Events:
     """Events of a trace sorted into nested operators by thread, kernels, and runtime calls."""
     found = Events(gpu)
     faults: list[Fault] = []
+    first_us: float | None = None
     for i, event in enumerate(events):
         if not isinstance(event, dict) or event.get("ph") != "X":
             continue
         kind, start_us, lasted_us = _text(event.get("cat")).lower(), _number(event.get("ts")), _number(event.get("dur", 0))
         if kind not in KINDS or not (abs(start_us) <= LATEST_US and 0 <= lasted_us <= LATEST_US):
             continue
+        first_us = start_us if first_us is None else first_us
+        start_us -= first_us
         process, thread, args = event.get("pid"), event.get("tid"), event.get("args")
         whole = (_text(event.get("name")), start_us, start_us + lasted_us, args if isinstance(args, dict) else {})
         if wrong := [key for key in ("pid", "tid") if isinstance(event.get(key), (list, dict))]:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...errors import UserError, shown
 from ...units import NS_PER_S, US_PER_S
 from ..kernel_table import COLUMNS, FIT, Measured, line, spread
 from ..kernel_words import Probe, kernel_of
@@ -71,6 +72,11 @@ def read(path: Path, gpu: str = "") -> Trace:
     """The kernels of a trace file, plain or gzipped."""
     events = trace_events.read(path)
     on_gpu = bool(events.device)
+    if gpu and not on_gpu:
+        hint = "profile with ProfilerActivity.CUDA; without a GPU's name, the times are those of the host"
+        raise UserError(
+            f"no kernel of a GPU in the trace, whose times could be those of {shown(gpu)}", where=str(path), hint=hint
+        )
     roots = [op for ops in events.ops.values() for op in ops if op.parent is None]
     gathered = sorted(_gathered(_on_device(events) if on_gpu else _on_host(roots)), key=lambda entry: -entry.total_s)
     spans = [(event.start_us, event.end_us) for event in events.device or roots]
