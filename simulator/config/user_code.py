@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from .. import escape
 from ..errors import SimulatorError, UserError, did_you_mean, shown
 from ..files import read_bounded, similar_file
-from ..program.slot import KINDS, Box, Exchange, Pair, Shape, Slot
+from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, KINDS, Box, Exchange, Pair, Shape, Slot
 
 MOST_BYTES = 2**22
 """Most bytes of a Python file."""
@@ -29,6 +29,9 @@ ONCE = "yield each slot once"
 SCHEDULE = "a schedule is order(rank, shape), which yields slots"
 EXCHANGES = "yield Exchange(after, sends, receives): a slot or None, then the slots of the rank that send and that receive"
 SLOT = 'yield Slot("F", stage, microbatch), of kind F, B, I or W, or Pair(forward, backward)'
+PAIR = "first a forward slot, then a backward one: Pair(Slot('F', 0, 8), Slot('B', 0, 7)), or I in place of B"
+MOST_CHUNKS, MOST_DIRECTIONS, MOST_NUMBER = 1024, 64, 2**40
+"""Most chunks of a rank and most directions of microbatches, and the largest number of a stage or of a microbatch."""
 
 
 T = TypeVar("T")
@@ -140,10 +143,18 @@ class Schedule(Watched):
         self._order: Callable[[int, Shape], Any] = getattr(found, "order", found)
         if not callable(self._order) and not callable(getattr(found, "orders", None)):
             raise UserError(f"{name} is {shown(found)}, not a function", hint=SCHEDULE)
+        chunks = getattr(found, "CHUNKS", 1)
+        if not isinstance(chunks, int) or isinstance(chunks, bool) or not 1 <= chunks <= MOST_CHUNKS:
+            raise UserError(f"CHUNKS of {name} is {shown(chunks)}", hint=f"a whole number from 1 to {MOST_CHUNKS:,}")
 
     def __getattr__(self, attribute: str) -> Any:
         found = super().__getattr__(attribute)
-        checked = {"orders": self._all_orders, "exchanges": self._all_exchanges, "placement": self._placement}
+        checked = {
+            "orders": self._all_orders,
+            "exchanges": self._all_exchanges,
+            "placement": self._placement,
+            "placements": self._placements,
+        }
         return checked.get(attribute, found)
 
     def order(self, rank: int, shape: Shape) -> Iterator[Box]:
@@ -175,7 +186,20 @@ class Schedule(Watched):
     def _placement(self, shape: Shape) -> Sequence[int]:
         """The rank of every stage, each checked to be a rank."""
         with self._as_user_errors("placement"):
-            ranks = [index(rank) for rank in self._found.placement(shape)]
+            return self._placed(self._found.placement(shape), shape)
+
+    def _placements(self, shape: Shape) -> list[Sequence[int]]:
+        """The rank of every stage for each direction of microbatches."""
+        with self._as_user_errors("placements"):
+            placements = [self._placed(of, shape) for of in islice(self._found.placements(shape), MOST_DIRECTIONS + 1)]
+        if not 1 <= len(placements) <= MOST_DIRECTIONS:
+            wanted = f"one to {MOST_DIRECTIONS} of them, each with the rank of every stage"
+            raise UserError(f"{self._name} gives {len(placements)} placements", hint=wanted)
+        return placements
+
+    def _placed(self, placement: Any, shape: Shape) -> Sequence[int]:
+        """A placement, which has each stage on a rank."""
+        ranks = [index(rank) for rank in islice(placement, shape.stages + 1)]
         if len(ranks) != shape.stages or not all(0 <= rank < shape.ranks for rank in ranks):
             wanted = f"give each of {shape.stages} stages a rank from 0 to {shape.ranks - 1}"
             raise UserError(f"{self._name}: the placement is {ranks[:12]}", hint=wanted)
@@ -185,8 +209,10 @@ class Schedule(Watched):
         written = isinstance(box, (tuple, list)) and len(box) == 3 and box[0] == "FB"
         if not isinstance(box, Pair) and not written:
             return self._slot(box, rank)
-        forward, backward = box[-2:]
-        return Pair(self._slot(forward, rank), self._slot(backward, rank))
+        forward, backward = (self._slot(slot, rank) for slot in box[-2:])
+        if forward.kind != FORWARD or backward.kind not in (BACKWARD, INPUT_GRADIENT):
+            raise UserError(f"{self._name} yields {box!r:.60} on rank {rank}, which is no pair", hint=PAIR)
+        return Pair(forward, backward)
 
     def _exchange(self, exchange: Any, rank: int) -> Exchange:
         try:
@@ -199,6 +225,7 @@ class Schedule(Watched):
     def _slot(self, slot: Any, rank: int) -> Slot:
         with suppress(TypeError, ValueError):
             kind, stage, microbatch = slot
-            if kind in KINDS:
-                return Slot(str(kind), index(stage), index(microbatch))
+            numbers = index(stage), index(microbatch)
+            if kind in KINDS and all(abs(number) <= MOST_NUMBER for number in numbers):
+                return Slot(str(kind), *numbers)
         raise UserError(f"{self._name} yields {slot!r:.60} on rank {rank}, which is no slot", hint=SLOT)

@@ -124,3 +124,35 @@ class Unplaced:
 class Choosy:
     order = staticmethod(gpipe)
     refuse = staticmethod(lambda shape: 1 // 0)
+
+
+def far(rank, shape):
+    yield Slot("F", 10**30, 0)
+
+
+def doubled(rank, shape):
+    """Pairs of two forward slots, which no rank runs side by side."""
+    for first in range(0, shape.microbatches, 2):
+        yield Pair(Slot("F", rank, first), Slot("F", rank, first + 1))
+    for microbatch in range(shape.microbatches):
+        yield Slot("B", rank, microbatch)
+
+
+def turned(rank, shape):
+    for microbatch in range(shape.microbatches):
+        yield Pair(Slot("B", rank, microbatch), Slot("F", rank, microbatch))
+
+
+class _Elsewhere:
+    """An order that is right, with placements that are not."""
+
+    order = staticmethod(gpipe)
+
+    def __init__(self, found=(), chunks=1):
+        self.found, self.CHUNKS = found, chunks
+
+    def placements(self, shape):
+        return self.found
+
+
+UNEQUAL, NOWHERE, WORDED = _Elsewhere([[0, 1], [1]]), _Elsewhere([]), _Elsewhere([[0, 1]], chunks="two")

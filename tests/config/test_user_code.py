@@ -41,6 +41,12 @@ WRONG = {
     "Placed": ("the placement is [0, 7]", "a rank from 0 to 1"),
     "Unplaced": ("placement of", "order(rank, shape)"),
     "Choosy": ("refuse of", "order(rank, shape)"),
+    "far": ("which is no slot", "yield Slot("),
+    "doubled": ("which is no pair", "first a forward slot, then a backward one"),
+    "turned": ("which is no pair", "first a forward slot, then a backward one"),
+    "UNEQUAL": ("the placement is [1]", "a rank from 0 to 1"),
+    "NOWHERE": ("gives 0 placements", "one to 64 of them"),
+    "WORDED": ("CHUNKS of", "a whole number from 1"),
     "gpipes": ("has no 'gpipes'", "did you mean 'gpipe'?"),
 }
 

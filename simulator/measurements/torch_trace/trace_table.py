@@ -73,10 +73,10 @@ def read(path: Path, gpu: str = "") -> Trace:
     events = trace_events.read(path)
     on_gpu = bool(events.device)
     if gpu and not on_gpu:
+        message = f"no kernel of a GPU in the trace, whose times could be those of {shown(gpu)}"
+        message = f"no kernel of a GPU in the trace, whose times could be those of {shown(gpu)}"
         hint = "profile with ProfilerActivity.CUDA; without a GPU's name, the times are those of the host"
-        raise UserError(
-            f"no kernel of a GPU in the trace, whose times could be those of {shown(gpu)}", where=str(path), hint=hint
-        )
+        raise UserError(message, where=str(path), hint=hint)
     roots = [op for ops in events.ops.values() for op in ops if op.parent is None]
     gathered = sorted(_gathered(_on_device(events) if on_gpu else _on_host(roots)), key=lambda entry: -entry.total_s)
     spans = [(event.start_us, event.end_us) for event in events.device or roots]
