@@ -184,11 +184,14 @@ def _weighed(kept: _Kept, choice: Choice) -> tuple[Weighed, Scenario | None]:
 def _branch_bounds_ns(kept: _Kept, legal: Sequence[tuple[int, Scenario]]) -> Iterator[tuple[int, int]]:
     """For each plan the kernels of all microbatches of a replica, evenly divided among its pipeline ranks.
 
-    The kernels of a microbatch are those of the plan with the shortest bodies, of plans with the same kinds of slots and shards.
+    The kernels of a microbatch are those of the plan with the shortest bodies, of plans with the same kinds of slots and shards;
+    where a part of the model learns, also with as many stages, as all but the first compute gradients of all their inputs.
     """
     alike: dict[object, list[tuple[int, Scenario]]] = {}
     for number, scenario in legal:
-        key = slot_kinds(scenario, kept.times), scenario.plan.full_sharding, derived.alone(scenario)
+        plan = scenario.plan
+        stages = (derived.schedule_shape(scenario).stages, plan.layout) if scenario.job.learns_in_part else ()
+        key = slot_kinds(scenario, kept.times), plan.full_sharding, derived.alone(scenario), stages
         alike.setdefault(key, []).append((number, scenario))
     for several in alike.values():
         shortest = max((scenario for _, scenario in several), key=lambda scenario: scenario.plan.pp * scenario.plan.chunks)

@@ -20,6 +20,11 @@ from ..commandline import SMALL
 
 SCENARIO: dict[str, Any] = yaml.safe_load(SMALL)
 FRAMEWORK = {**SCENARIO, "framework": "megatron-core-2025"}
+FROZEN: dict[str, Any] = {
+    "model": {"layers": 16, "hidden": 4096, "heads": 16, "ffn_hidden": 12288, "vocab": 4096, "gated_mlp": True},
+    "cluster": {"name": "dgx-h100", "nodes": 1},
+    "job": {"sequence_length": 4096, "global_batch": 16, "frozen_layers": 14},
+}
 SPACES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "tensor": (SCENARIO, {"tp": [1, 2, 4], "pp": [1], "microbatch": [1, 2], "recompute": ["none"]}, "step_time"),
     "pipeline": (
@@ -48,6 +53,11 @@ SPACES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "step_time",
     ),
     "context": (SCENARIO, {"tp": [1, 2], "pp": [1, 2], "cp": [1, 2, 4], "microbatch": [1], "recompute": ["none"]}, "step_time"),
+    "frozen": (
+        FROZEN,
+        {"tp": [1, 2], "pp": [2, 4], "microbatch": [1], "recompute": ["none"], "schedule": ["dualpipe"], "split": ["even"]},
+        "step_time",
+    ),
     "recomputation": (FRAMEWORK, {"tp": [1, 2], "pp": [2, 4], "microbatch": [1, 2], "split": ["even"]}, "step_time"),
 }
 RUN_AGAIN: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
@@ -57,7 +67,7 @@ RUN_AGAIN: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     (SCENARIO, {"tp": [1, 2], "pp": [1, 2], "cp": [1, 2], "microbatch": [1, 2], "sharding": ["none", "zero1", "zero3", "fsdp"]}),
 )  # fmt: skip
 SLOWER = tuple(LEFT_OUT.values())
-FAST = ("tensor", "cost", "memory")
+FAST = ("tensor", "cost", "memory", "frozen")
 
 
 def found(base: dict[str, Any], space: dict[str, Any], objective: str, top: int = 3) -> Found:
