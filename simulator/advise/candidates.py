@@ -151,10 +151,13 @@ def fitting(base: Scenario, plans: Iterable[Mapping[str, Any]]) -> tuple[Candida
     return tuple(one for one in (plain, recomputed) if one)
 
 
-def proposal(candidate: Candidate, *, long: bool = False) -> Proposal:
-    """A candidate with its simulated step. Without `long`, a simulation that would take long is left out."""
+def proposal(candidate: Candidate, *, steps: int | None = None, long: bool = False) -> Proposal:
+    """A candidate with its simulated step, or the mean of so many from a standing start.
+
+    Without `long`, a simulation that would take long is left out.
+    """
     try:
-        metrics = simulate_scenario(candidate.scenario, long=long).metrics
+        metrics = simulate_scenario(candidate.scenario, steps=steps, long=long).metrics
     except UserError as error:
         return Proposal(candidate, None, None, error.faults[0].message)
     return Proposal(candidate, metrics.step_time_s, metrics.mfu)

@@ -31,6 +31,8 @@ SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"plan.schedule": "zb-v", "plan.chunks": 2},
 )
 SCOPES = ("none", "selective", "full")
+EMPTY = """'""'"""
+"""An empty text as a shell takes it."""
 LEAST_GAIN = 0.001
 """The smallest part of a step that is worth a change."""
 
@@ -82,7 +84,7 @@ def _written(value: Any) -> str:
     """A value as it stands in a setting."""
     if isinstance(value, tuple):
         return f"[{','.join(map(str, value))}]"
-    return value if isinstance(value, str) else shown(value)
+    return (value or EMPTY) if isinstance(value, str) else shown(value)
 
 
 def neighbours(run: Run, *, long: bool = False) -> tuple[tuple[Neighbour, ...], Splits | None]:
@@ -109,14 +111,14 @@ def neighbours(run: Run, *, long: bool = False) -> tuple[tuple[Neighbour, ...], 
 
 def _made(run: Run, cause: Cause, change: Change, *, long: bool) -> Neighbour | None:
     """A change with its step; with selective recomputation besides where it does not fit alone. None if neither fits."""
-    scenario = run.scenario
+    scenario = run.as_given
     for more in ({}, {"plan.recompute": "selective"}):
         whole = {**change, **more}
         if "plan.recompute" in change and more:
             break
         one = candidate_that_fits(changed(scenario, whole)) if legal(changed(scenario, whole)) else None
         if one is not None:
-            made: Proposal = proposal(one, long=long)
+            made: Proposal = proposal(one, steps=run.steps, long=long)
             if made.step_time_s is None:
                 return None
             gain = 1 - made.step_time_s / run.metrics.step_time_s

@@ -72,6 +72,15 @@ class Result:
     wall_s: float
     whole_step: Callable[[], Simulated] | None = None
     """Simulates all microbatches, where fewer were simulated."""
+    given: Scenario | None = None
+    """The scenario before its framework chose what its plan leaves open."""
+    steps: int | None = None
+    """The number of training steps that were asked for, from a standing start."""
+
+    @property
+    def as_given(self) -> Scenario:
+        """The scenario before its framework chose what its plan leaves open: what other plans are made from."""
+        return self.given or self.scenario
 
     @cached_property
     def whole(self) -> Simulated:

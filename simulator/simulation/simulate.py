@@ -108,7 +108,7 @@ def simulate_scenario(
     schedule = getattr(scenario.plan, "schedule", None)
     if catalog.is_code(schedule):  # the scenario was written in Python: files were looked at when they were read
         scenario = replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
-    scenario = feasible.check(scenario)
+    given, scenario = scenario, feasible.check(scenario)
     prices = kept_prices(scenario, session)
     site = site_of(scenario, prices, session)
     layout = layout_of(scenario, site, session)
@@ -122,8 +122,9 @@ def simulate_scenario(
 
     if in_session and engine == "auto" and folding and (found := _repeating(scenario, layout, site, counts, simulated, session)):
         every = partial(simulated, scenario, layout, replace(limits, long=True))
-        return Run(scenario, site, prices, memory, found, perf_counter() - began, every)
-    return Run(scenario, site, prices, memory, simulated(scenario, layout), perf_counter() - began)
+        return Run(scenario, site, prices, memory, found, perf_counter() - began, every, given=given, steps=steps)
+    measured = simulated(scenario, layout)
+    return Run(scenario, site, prices, memory, measured, perf_counter() - began, given=given, steps=steps)
 
 
 def _measured(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Values = tuple[Any, ...]
+OF_CLUSTER = (
+    "gpus_per_node", "shape_name", "inside_name", "nvlink", "nvlinks", "pcie", "nic", "switch_latency_s", "nics_per_node",
+    "nodes_per_pod", "oversubscription", "options", "sharp", "host",
+)  # fmt: skip
+"""The fields of a cluster that make its links."""
 EXAMPLE = 'sim.compare({"one": run, "other": run})'
 
 
@@ -36,7 +41,7 @@ class Comparison(Summarised):
     @cached_property
     def scenario(self) -> dict[str, Values]:
         """The fields of the scenarios that differ."""
-        return self._differing([dict(_flat(_fields(run))) for run in self.runs.values()])
+        return self._differing([{**dict(_flat(_fields(run))), **dict(_hardware_and_model(run))} for run in self.runs.values()])
 
     @cached_property
     def result(self) -> dict[str, Values]:
@@ -86,6 +91,17 @@ def _fields(run: Run) -> dict[str, Any]:
     record["plan"] |= {name: asdict(value) for name, value in full.items()}
     record["job"]["optimizer"] = asdict(run.scenario.job.full_optimizer)
     return record
+
+
+def _hardware_and_model(run: Run) -> Iterator[tuple[str, Any]]:
+    """What a scenario names, field by field, as two files may say other things under one name."""
+    model, cluster = run.scenario.model, run.scenario.cluster
+    parts: dict[str, Any] = {"model": model, "cluster.gpu": cluster.gpu}
+    for name, part in parts.items():
+        yield from _flat({field: value for field, value in asdict(part).items() if field != "name"}, name)
+    for name in OF_CLUSTER:
+        value = getattr(cluster, name)
+        yield from _flat(asdict(value) if is_dataclass(value) and not isinstance(value, type) else value, f"cluster.{name}")
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

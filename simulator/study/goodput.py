@@ -226,8 +226,8 @@ def goodput_of(scenario: str | Path | Scenario | Run, given: Reliability, *, lon
     run = scenario if isinstance(scenario, Run) else simulate_scenario(scenario, long=long)
     slowed_s = run.metrics.step_time_s
     if given.stragglers.gpu is not None:
-        slow = replace(run.scenario, perturb=(*run.scenario.perturb, Perturb(rank=0, speed=given.stragglers.speed)))
-        slowed_s = simulate_scenario(slow, long=long).metrics.step_time_s
+        slow = replace(run.as_given, perturb=(*run.as_given.perturb, Perturb(rank=0, speed=given.stragglers.speed)))
+        slowed_s = simulate_scenario(slow, steps=run.steps, long=long).metrics.step_time_s
     found = Goodput(run, given, _components(run), _saving(run, given), slowed_s)
     _check(found)
     return found

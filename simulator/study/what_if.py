@@ -176,13 +176,14 @@ def _outcome(change: str, scenario: Scenario | Infeasible, base: Run, *, allow_o
     try:
         if isinstance(scenario, Infeasible):
             raise scenario
-        run = simulate_scenario(scenario, allow_oom=allow_oom, long=long)
+        run = simulate_scenario(scenario, steps=base.steps, allow_oom=allow_oom, long=long)
     except Infeasible as error:
         return Outcome(change, None, None, None, None, None, f"cannot run: {' '.join(str(error).split())}")
     before_s, after_s = base.metrics.step_time_s, run.metrics.step_time_s
     fraction = after_s / before_s - 1
-    name = change.partition("=")[0].strip()
+    name, _, value = (part.strip() for part in change.partition("="))
     same = "no rank waits for it" if name in SCALED else "the step takes as long"
+    same = "nothing changes" if name in SCALED and factor_of(name, value) == 1 else same
     note = _cap(name, scenario.cluster, base.scenario.cluster) or (same if after_s == before_s else "")
     faster = base.scenario.cluster.gpu.site_scalar / run.scenario.cluster.gpu.site_scalar if name == "gpu" else 1.0
     return Outcome(change, run, after_s, fraction, run.metrics.mfu / faster, run.peak_memory_bytes, note)

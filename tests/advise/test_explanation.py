@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,39 @@ def test_a_run_explains_itself() -> None:
     told = run.explain()
     assert told.as_dict() == sim.explain(run).as_dict()
     assert sum(bar["fraction"] for bar in told.as_dict()["waterfall"]) == pytest.approx(1, abs=1e-9)
+
+
+def test_a_change_has_the_sharding_that_the_framework_chooses_for_it() -> None:
+    """The plan has one replica, which shards nothing; half the tensor parallelism makes two, whose state nemo divides."""
+    given: dict[str, Any] = {
+        "model": {"name": "small", "layers": 8, "hidden": 4096, "heads": 32, "ffn_hidden": 16384, "vocab": 32000},
+        "cluster": {"name": "dgx-h100", "nodes": 1},
+        "plan": {"tp": 8},
+        "job": {"sequence_length": 512, "global_batch": 16},
+        "framework": "nemo-2024",
+    }
+    run = sim.scenario(given).simulate()
+    change = next(one for one in neighbours(run)[0] if one.change == {"plan.tp": 4})
+    written = sim.scenario({**given, "plan": {"tp": 4}}).simulate()
+    assert written.scenario.plan.full_sharding.kind == "zero1"
+    assert change.step_time_s == written.metrics.step_time_s
+    assert change.more_bytes == written.peak_memory_bytes - run.peak_memory_bytes
+
+
+def test_changes_are_measured_as_the_run_was() -> None:
+    given = sim.scenario(
+        {
+            "model": {"name": "small", "layers": 8, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "vocab": 32000},
+            "cluster": {"name": "dgx-h100", "nodes": 1},
+            "plan": {"pp": 4, "tp": 2, "optimizer": "post-validated", "schedule": "zb-h1"},
+            "job": {"sequence_length": 2048, "global_batch": 16},
+        }
+    )
+    found = neighbours(given.simulate(steps=1))[0]
+    assert found
+    for one in found[:2]:
+        again = runnable.runnable(changed(given, one.change)).simulate(steps=1)
+        assert one.step_time_s == again.metrics.step_time_s
 
 
 @pytest.mark.slow

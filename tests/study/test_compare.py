@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import yaml
 
 import simulator as sim
 
@@ -31,6 +32,23 @@ def test_what_was_changed_is_listed_with_what_follows_from_it() -> None:
     assert "operator qkv.s" not in found.result, "all ranks together do the same work"
     assert found.as_dict()["result"]["step_time_s"].keys() == {"a", "b"}
     assert "step_time_s" in found.to_pandas().index
+
+
+def test_what_stands_behind_a_name_is_compared_too() -> None:
+    """Two models, links or boards that a scenario calls by one name."""
+    text = "plan: {pp: 2}\njob: {sequence_length: 256, global_batch: 32}"
+    model = {"layers": 8, "hidden": 512, "heads": 8, "ffn_hidden": 1408, "vocab": 4096}
+    cluster = {"name": "dgx-h100", "nodes": 2}
+    base = {"model": model, "cluster": cluster, **yaml.safe_load(text)}
+    for change, field, values in (
+        ({"model": {**model, "layers": 10}}, "model.layers", (8, 10)),
+        ({"cluster": {**cluster, "inter_node": "8x100 Gbit/s"}}, "cluster.nic.bytes_per_s", (50e9, 12.5e9)),
+        ({"cluster": {**cluster, "gpu": {"name": "h100", "tdp": "500 W"}}}, "cluster.gpu.tdp_w", (700, 500)),
+        ({"cluster": {**cluster, "oversubscription": 2, "nodes_per_pod": 1}}, "cluster.oversubscription", (1, 2)),
+    ):
+        found = sim.compare({"a": sim.scenario(base).simulate(), "b": sim.scenario({**base, **change}).simulate()})
+        assert found.scenario[field] == values
+        assert found.as_dict()["scenario"][field] == dict(zip("ab", values, strict=True))
 
 
 def test_what_only_one_run_has_is_none_in_the_other() -> None:

@@ -48,13 +48,23 @@ def test_a_what_if_is_the_scenario_that_one_would_write(change: str, written: di
     assert outcome.fraction == outcome.step_time_s / step_s() - 1 != 0
 
 
+def test_a_change_is_measured_as_the_run_was() -> None:
+    """The first step from a standing start is not that of a long run, and its changes are first steps too."""
+    scenario = {**SCENARIO, "plan": {"tp": 2, "pp": 2, "schedule": "zb-h1", "optimizer": "post-validated"}}
+    run = sim.scenario(scenario).simulate(steps=1)  # type: ignore[union-attr]
+    assert run.metrics.step_time_s != sim.scenario(scenario).simulate().metrics.step_time_s  # type: ignore[union-attr]
+    found = sim.what_if(scenario, ["plan.tp=2", "gpu=x1"], run=run)
+    assert [one.fraction for one in found.outcomes] == [0, 0]
+    assert [one.note for one in found.outcomes] == ["the step takes as long", "nothing changes"]
+
+
 def test_pcie_caps_what_a_quicker_nic_can_give() -> None:
     """Beyond the rate of PCIe, 63 GB/s, a NIC of any rate gives the same step."""
     capped, further, both = sim.what_if(SCENARIO, ["nic=x8", "nic=x32", "gpu=x1"]).outcomes
     assert capped.note == "PCIe 63 GB/s limits the NIC of 100 GB/s"
     assert further.note == "PCIe 63 GB/s limits the NIC of 400 GB/s"
     assert capped.step_time_s == pytest.approx(further.step_time_s, rel=0.01)
-    assert (both.fraction, both.note) == (0, "no rank waits for it")
+    assert (both.fraction, both.note) == (0, "nothing changes")
 
 
 def test_quicker_launches_shorten_a_step_that_waits_for_the_host() -> None:
