@@ -62,12 +62,15 @@ def main() -> None:
     """Runs the command line and exits with its code."""
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # there are none, and looking for them takes a while
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no large matrices here, and threads take a while to start
-    _stop_on_signals()
+    received = _stop_on_signals()
     gc.set_threshold(MOST_NEW_OBJECTS, 50, 50)  # a run makes many objects and little garbage
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # what a terminal has no characters for is escaped
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
+    if received and code == 0:  # code that Python calls on its way may swallow what the handler raised
+        print("stopped too late: what there is to write was written", file=sys.stderr)
+        code = INTERRUPTED if received[0] == signal.SIGINT else TERMINATED
     gc.freeze()  # and all of them end with the process: looking through them once more takes a while
     if code == INTERRUPTED:  # of an interrupt within `exec`, as while a dataclass is made, `python -m` would die once more
         _flush_and_end(code)
@@ -86,9 +89,10 @@ class _Terminated(BaseException):
     """SIGTERM was received. Unwinding the stack removes temporary files."""
 
 
-def _stop_on_signals() -> None:
-    """Ends the program in order on the first Ctrl-C or SIGTERM. The second is ignored, as the first is under way; the third ends
-    it at once, in case the first does not."""
+def _stop_on_signals() -> list[int]:
+    """Ends the program in order on the first Ctrl-C or SIGTERM, or when its terminal is closed; returns the signals received, to
+    which later ones are added. The second is ignored, as the first is under way; the third ends it at once, in case the first
+    does not."""
     received: list[int] = []
 
     def stop(number: int, frame: object) -> None:
@@ -98,8 +102,12 @@ def _stop_on_signals() -> None:
         if len(received) > 2:
             os._exit(128 + number)
 
+    hung_up = getattr(signal, "SIGHUP", None)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+    if hung_up is not None and signal.getsignal(hung_up) != signal.SIG_IGN:  # which nohup asks for
+        signal.signal(hung_up, stop)
+    return received
 
 
 def run(args: list[str]) -> int:

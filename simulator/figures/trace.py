@@ -91,7 +91,7 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
     """The events of one rank, with an end of the arrow of each transfer in `arrows`."""
     timeline, coordinate = run.engine_timeline, run.coordinate(rank)
     labels, times, tasks = run.labels[coordinate], timeline.rank_times(rank), timeline.tasks_of(rank)
-    lanes = {name: i for i, name in enumerate(dict.fromkeys([COMPUTE, *sorted(set(labels.stream))]))}
+    lanes = {name: i for i, name in enumerate(dict.fromkeys([COMPUTE, *sorted(set(labels.stream.tolist()))]))}
     named: list[tuple[str, int, dict[str, Any]]] = [
         ("process_name", 0, {"name": f"rank {rank} (stage {coordinate})"}),
         ("process_sort_index", 0, {"sort_index": rank}),
@@ -99,8 +99,8 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
     for name, lane in lanes.items():
         named += [("thread_name", lane, {"name": name}), ("thread_sort_index", lane, {"sort_index": lane})]
     yield from ({"ph": "M", "name": kind, "pid": rank, "tid": lane, "args": args} for kind, lane, args in named)
-    yield from _slots(run, rank, coordinate)
-    kinds, blocks = labels.kind, labels.blocks
+    yield from _slots(run, rank, coordinate, len(lanes))
+    kinds, blocks = labels.kind.tolist(), labels.blocks
     from_ns = run.observation.from_ns
     for row in np.flatnonzero(run.observation.counts(labels.iteration)).tolist():
         start, end = int(times.start_ns[row]) - from_ns, int(times.end_ns[row]) - from_ns
@@ -112,7 +112,7 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
         if not labels.is_compute[row]:
             args["payload_bytes"] = int(labels.payload_bytes[row])
             args["arrival_us"] = (int(times.arrival_ns[row]) - from_ns) / NS_PER_US
-        yield _slice(blocks[row], str(kinds[row]), (rank, lane), (start, end), args)
+        yield _slice(blocks[row], kinds[row], (rank, lane), (start, end), args)
         if isinstance(op, Transfer) and int(tasks[row]) in arrows:
             where = {"pid": rank, "tid": lane, "ts": start / NS_PER_US}
             arrow = {"name": "transfer", "cat": "transfer", "id": int(tasks[row]), **where}
@@ -122,16 +122,33 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
         yield {"ph": "C", "name": "memory", "pid": rank, "ts": at * US_PER_S, "args": {"bytes": value}}
 
 
-def _slots(run: Run, rank: int, coordinate: int) -> Iterator[dict[str, Any]]:
-    """A slice around the kernels of each slot, on the compute thread."""
+def _slots(run: Run, rank: int, coordinate: int, lanes: int) -> Iterator[dict[str, Any]]:
+    """A slice around the kernels of each slot, on the compute thread, or where slots run side by side, on one behind all `lanes`:
+    the slices of a thread are inside one another, or apart."""
     labels, from_ns = run.labels[coordinate], run.observation.from_ns
-    first, last = step_spans_ns(labels, run.engine_timeline.rank_times(rank), labels.is_compute)
-    for i, step in enumerate(labels.steps):
-        if last[i] > first[i] and step.iteration in run.observation.window.iterations:
-            kind = KINDS.get(step.phase)
-            name = f"{kind.name} {step.microbatch}" if kind and step.microbatch >= 0 else step.phase
-            args = {"stage": step.stage, "microbatch": step.microbatch}
-            yield _slice(name, "slot", (rank, 0), (int(first[i] - from_ns), int(last[i] - from_ns)), args)
+    first, last = (
+        (column - from_ns).tolist() for column in step_spans_ns(labels, run.engine_timeline.rank_times(rank), labels.is_compute)
+    )
+    measured = run.observation.window.iterations
+    shown = [i for i, step in enumerate(labels.steps) if last[i] > first[i] and step.iteration in measured]
+    ends: list[list[int]] = [[]]
+    """Thread -> the ends of the slices that are open there, each inside the one before it."""
+    for i in sorted(shown, key=lambda i: (first[i], -last[i])):
+        step = labels.steps[i]
+        for open_ends in ends:
+            while open_ends and open_ends[-1] <= first[i]:
+                open_ends.pop()
+        at = next((at for at, open_ends in enumerate(ends) if not open_ends or last[i] <= open_ends[-1]), len(ends))
+        lane = lanes + at - 1 if at else 0
+        if at == len(ends):
+            ends.append([])
+            yield {"ph": "M", "name": "thread_name", "pid": rank, "tid": lane, "args": {"name": "slots beside others"}}
+            yield {"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": lane, "args": {"sort_index": lane}}
+        ends[at].append(last[i])
+        kind = KINDS.get(step.phase)
+        name = f"{kind.name} {step.microbatch}" if kind and step.microbatch >= 0 else step.phase
+        args = {"stage": step.stage, "microbatch": step.microbatch}
+        yield _slice(name, "slot", (rank, lane), (first[i], last[i]), args)
 
 
 def _slice(name: str, kind: str, thread: tuple[int, int], span_ns: tuple[int, int], args: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@ no traceback, and nothing half written."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -41,6 +42,24 @@ sys.argv = ["trainsim", "run", "s.yaml"]
 cli.main()
 """
 """A run that is interrupted, and again while it says so."""
+SWALLOWED = """
+import os, signal, sys
+from simulator import cli
+from simulator.config import load
+
+whole = load.load
+
+def deaf(*args, **named):
+    try:
+        os.kill(os.getpid(), signal.{signal})
+    except BaseException:
+        return whole(*args, **named)
+
+load.load = deaf
+sys.argv = ["trainsim", "run", "s.yaml", "--json"]
+cli.main()
+"""
+"""A run of which some code swallows what the interrupt raises, and which goes on to its end."""
 
 
 @pytest.fixture
@@ -51,7 +70,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("signal", "times", "code", "says"),
-    [("SIGTERM", 1, 143, "terminated"), ("SIGTERM", 2, 143, "terminated"), ("SIGINT", 1, 130, "interrupted")],
+    [
+        ("SIGTERM", 1, 143, "terminated"),
+        ("SIGTERM", 2, 143, "terminated"),
+        ("SIGHUP", 1, 143, "terminated"),
+        ("SIGINT", 1, 130, "interrupted"),
+    ],
 )
 def test_a_run_that_is_stopped_while_it_writes_leaves_nothing(
     folder: Path, signal: str, times: int, code: int, says: str
@@ -68,6 +92,23 @@ def test_a_second_interrupt_shows_no_traceback(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", AGAIN], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 130
     assert done.stderr.strip() == "interrupted"
+
+
+@pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_an_interrupt_that_came_to_nothing_is_still_told(folder: Path, signal: str, code: int) -> None:
+    script = SWALLOWED.format(signal=signal)
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "stopped too late" in done.stderr
+    assert json.loads(done.stdout)["step_time_s"] > 0
+
+
+def test_a_run_in_the_background_outlives_its_terminal(folder: Path) -> None:
+    """`nohup` ignores the signal of a terminal that is closed."""
+    script = STOPPED.format(signal="SIGHUP", times=1).replace('raise AssertionError("nobody stopped this")', "")
+    ignored = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{script}"
+    done = subprocess.run([sys.executable, "-c", ignored], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

@@ -18,6 +18,7 @@ import simulator as sim
 from simulator.config import catalog
 from simulator.config.load import cluster
 from simulator.errors import UserError
+from simulator.figures import trace
 from simulator.figures.bars import KINDS, chart_of_evaluation, chart_of_run, computing_ns, merged
 from simulator.figures.drawing import save
 from simulator.figures.gantt import gantt
@@ -328,3 +329,30 @@ def test_pictures_of_any_size_hold_their_legend_and_title(run: Run) -> None:
         gantt(run, size_in=(3.0, 2.0))
     least = refused.value.faults[0].hint.removeprefix("at least ").split("x")
     assert gantt(run, size_in=(float(least[0]), float(least[1]) + 0.1))
+
+
+@pytest.mark.parametrize("schedule", ["dualpipe", "dualpipe-v", "zb-v"])
+def test_slices_of_a_thread_are_inside_one_another_or_apart(schedule: str) -> None:
+    """Also those of slots that run side by side, as the exchanges of experts of one pass beside compute of another do."""
+    model = {"layers": 8, "hidden": 1024, "heads": 8, "ffn_hidden": 2048, "vocab": 32000, "gated_mlp": True,
+             "experts": 8, "experts_per_token": 2, "expert_ffn_hidden": 704}  # fmt: skip
+    plan = {"pp": 4, "ep": 2, "schedule": schedule, "overlap": {"ep": schedule != "zb-v"}}
+    job = {"sequence_length": 1024, "global_batch": 32}
+    run = sim.scenario({"model": model, "cluster": {"name": "dgx-h100", "nodes": 1}, "plan": plan, "job": job}).simulate()
+    threads: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    named = set()
+    for rank in (0, 2):
+        for event in trace.events_of(run, rank, set()):
+            if event["ph"] == "X":
+                begin, end = round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000)
+                threads.setdefault((event["pid"], event["tid"]), []).append((begin, -end))
+            elif event["name"] == "thread_name":
+                named.add((event["pid"], event["tid"]))
+    assert threads.keys() <= named
+    for slices in threads.values():
+        open_ends: list[int] = []
+        for begin, end in sorted(slices):
+            while open_ends and open_ends[-1] <= begin:
+                open_ends.pop()
+            assert not open_ends or -end <= open_ends[-1]
+            open_ends.append(-end)
