@@ -64,36 +64,28 @@ def pipeline(program: Program, payload_bytes: int) -> Program:
 def _sent_values(program: Program, rank: int) -> Iterator[_SentValue]:
     """The values that a rank sends, in its order."""
     ranks = [stage.rank for stage in program.stages]
+    edges = {(kind, target): f"{kind} {rank}>{target}" for kind in (ACTIVATION, GRADIENT) for target in {*ranks} - {rank}}
     for at, step in enumerate(program.orders[rank]):
         for _, key in step.outputs:
-            kind = key[0]
-            if kind in (ACTIVATION, GRADIENT) and 0 <= int(key[1]) < len(ranks):
+            if key[0] in (ACTIVATION, GRADIENT) and 0 <= int(key[1]) < len(ranks):
                 target = ranks[int(key[1])]
                 if target != rank:
-                    yield _SentValue(key, f"{kind} {rank}>{target}", rank, target, step, at)
+                    yield _SentValue(key, edges[key[0], target], rank, target, step, at)
 
 
 def _end_name(edge: str, sends: bool) -> str:
     return f"{SEND if sends else RECEIVE} {edge}"
 
 
-def _send(p: _SentValue) -> Step:
-    _, _, stage, microbatch, _, _, iteration, *_ = p.producer
-    return Step(_end_name(p.edge, True), SEND, stage, microbatch, (p.key,), (), iteration)
-
-
-def _receive(p: _SentValue) -> Step:
-    stage, microbatch = int(p.key[1]), int(p.key[2])
-    return Step(_end_name(p.edge, False), RECEIVE, stage, microbatch, (), ((END, p.key),))
-
-
 def _with_transfers(program: Program, sent_values: Sequence[Sequence[_SentValue]]) -> tuple[tuple[Step, ...], ...]:
     """The steps of each rank with receives first, in each sender's order, and each send right after the producing step."""
     posted: list[list[Step]] = [[] for _ in program.orders]
     sends: list[dict[int, list[Step]]] = [{} for _ in program.orders]
-    for p in (p for values in sent_values for p in values):
-        posted[p.target].append(_receive(p))
-        sends[p.source].setdefault(p.at, []).append(_send(p))
+    for key, edge, source, target, producer, at in (p for values in sent_values for p in values):
+        receive = Step(_end_name(edge, False), RECEIVE, int(key[1]), int(key[2]), (), ((END, key),))
+        posted[target].append(receive)
+        send = Step(_end_name(edge, True), SEND, producer.stage, producer.microbatch, (key,), (), producer.iteration)
+        sends[source].setdefault(at, []).append(send)
     for order, sent, steps in zip(posted, sends, program.orders, strict=True):
         for at, step in enumerate(steps):
             order.append(step)
