@@ -185,3 +185,16 @@ def test_folded_equals_unfolded_for_sharded_experts(name: str) -> None:
     assert run.memory_over_time(0)[1].max() <= run.memory[0].total_bytes
     reduced = [op for op in called(chosen) if isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS]
     assert reduced
+
+
+@pytest.mark.parametrize(("plan", "alone"), [({"sharding": sim.Sharding("zero1", group=1)}, {"dp shards", "edp shards"}),
+                                             ({"ep": 2, "sharding": sim.Sharding("hsdp", group=2)}, {"edp shards"})])  # fmt: skip
+def test_a_shard_group_of_one_rank_scatters_nothing(plan: dict[str, Any], alone: set[str]) -> None:
+    """The replicas reduce all of the gradients, once, and every rank holds its whole state."""
+    sent = sent_bytes(program_of(of(plan)))
+    assert not alone & {group for group, _ in sent}
+    experts, rest, _ = counts(of(plan))
+    passes = MICROBATCHES if plan["sharding"].kind == "hsdp" else 1
+    across = passes * (experts if "ep" in plan else experts + rest) * G_BYTES
+    scattered = passes * rest // 2 * G_BYTES if "ep" in plan else 0
+    assert sent["dp replicas", "all_reduce"] == across + scattered

@@ -238,7 +238,7 @@ def test_t13_8_groups_reduce_inside_and_then_across(kind: str, group: int) -> No
     shares = passes * sum(-(-size // group) for size in bucket_sizes(program)) * G_BYTES
     assert sent.pop(("dp replicas", "all_reduce")) == pytest.approx(shares, abs=passes * 100)
     inside = {("dp shards", "reduce_scatter"): passes * count["all"] * G_BYTES, ("dp shards", "all_gather"): gathered * P_BYTES}
-    assert sent == (inside if group > 1 else {("dp shards", "reduce_scatter"): inside["dp shards", "reduce_scatter"]})
+    assert sent == (inside if group > 1 else {})
 
 
 def bucket_sizes(program: Program) -> list[int]:

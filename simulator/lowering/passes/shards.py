@@ -106,7 +106,8 @@ def sharded(program: Program, state: ShardedState) -> Program:
     """The program in which replicas divide gradients and optimizer; all replicas still lack the parameters of the others."""
     if state.ranks < state.dp:
         reducing = (op for body in program.bodies.values() for op in _reductions(body))
-        groups = [state.group(program.communicators[name]) for name in dict.fromkeys(op.communicator for op in reducing)]
+        replicas = [program.communicators[name] for name in dict.fromkeys(op.communicator for op in reducing)]
+        groups = [state.group(of) for of in replicas if state.whole_tensors or state.shards(of) > 1]
         program = program.with_communicators(*groups, *(() if state.whole_tensors else (ACROSS,)))
     if not state.whole_tensors:
         program = program.with_bodies(lambda body: _reduced(body, program, state))
@@ -184,7 +185,8 @@ def _reduced(body: Body, program: Program, state: ShardedState) -> Iterator[AnyO
 def _reduction(
     op: Collective, replicas: Communicator, state: ShardedState, in_flight: tuple[str, ...]
 ) -> Iterator[Compute | Collective]:
-    """The operations that replace the all-reduce of one bucket; the last one keeps its name."""
+    """The operations that replace the all-reduce of one bucket; the last one keeps its name. A shard group of one rank scatters
+    nothing."""
     group, after, shards = state.group(replicas), op.after, state.shards(replicas)
     whole = group is replicas
     if state.copies:
@@ -209,9 +211,11 @@ def _reduction(
         kind="reduce_scatter",
         after=after,
     )
-    yield scatter
+    if whole or shards > 1:
+        yield scatter
+        after = after and (scatter.name,)
     if not whole:
-        after, share = after and (scatter.name,), -(-op.payload_bytes // shards)
+        share = -(-op.payload_bytes // shards)
         yield replace(op, streams=(ACROSS.name,), communicator=ACROSS.name, after=after, payload_bytes=share)
 
 
