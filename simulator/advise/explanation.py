@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from ..errors import must_be
 from ..escape import Summarised
 from ..simulation.run import Run
 from ..study.critical_path import CriticalPath, critical_path
@@ -100,6 +101,7 @@ class Explanation(Summarised):
 
 def explain(run: Run, *, long: bool = False) -> Explanation:
     """The explanation of a run: some forty more simulations."""
+    must_be(run, Run, "run", "a run", "sim.explain(sim.simulate(model, cluster, plan, job))")
     return Explanation(run, waterfall(run), critical_path(run), *neighbours(run, long=long))
 
 

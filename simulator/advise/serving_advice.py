@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import Infeasible, UserError, did_you_mean
+from ..errors import Infeasible, UserError, did_you_mean, must_be
 from ..escape import Summarised
 from ..hardware.cluster import Cluster
 from ..kernels import NARROW_BYTES
@@ -105,6 +105,8 @@ def advise_serving(model: Model, cluster: Cluster, *, batch: int = 16, context: 
     """Reasons about the parallelism of inference on all GPUs of a cluster: `batch` sequences of up to `context` tokens in every
     replica, with weights in a number format. Raises `Infeasible` if no replica fits.
     """
+    must_be(model, Model, "model", "a model", 'sim.model("llama3-70b")')
+    must_be(cluster, Cluster, "cluster", "a cluster", 'sim.cluster("dgx-h100")')
     if dtype not in DTYPES:
         raise UserError(f"no weights in {dtype!r}", hint=did_you_mean(str(dtype), DTYPES))
     if not cluster.gpu.runs(dtype):

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config import feasible, load
 from ..config.scenario import Scenario
-from ..errors import Infeasible, OutsideDomain
+from ..errors import Infeasible, OutsideDomain, must_be
 from ..escape import Summarised
 from ..plan.plan import Plan
 from ..simulation.runnable import load_one
@@ -92,6 +92,7 @@ def advise(scenario: Scenario | str | Path, *, long: bool = False) -> TrainingAd
     The plan of the scenario itself is one of the proposals if it is not the default; of its fields the others take `KEPT`. Raises
     `Infeasible` if no plan fits.
     """
+    must_be(scenario, (Scenario, str, Path), "scenario", "a scenario", 'sim.advise("llama3-70b-64xh100")')
     base = load_one(scenario) if isinstance(scenario, (str, Path)) else scenario
     kept = {name: getattr(base.plan, name) for name in KEPT}
     bare = replace(base, plan=replace(PLAIN, **kept))

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
+from ..study.legal_values import MOST_SCALAR, MOST_SIZE
 from ._show import Count, Positive, json_option, print_json, print_pairs
 
-MOST_SIZE, MOST_SCALAR = 2**31, 1000
 POWERS = ("burst", "sustained")
 POWER_HELP = "burst: in a short loop of launches, as tables time kernels; sustained: at the clock that a step sustains."
 

@@ -225,7 +225,9 @@ class ClusterFile(Declared):
     @property
     def shape_name(self) -> str:
         """The shape as it is called in the catalog; without one, rails, or what the single node is."""
-        return catalog.plain(self.shape) if self.shape else "rail-optimized" if self.nodes > 1 else self.inside_name
+        if self.shape:
+            return catalog.called(self.shape)
+        return "rail-optimized" if self.nodes > 1 else self.inside_name
 
     @property
     def inside_name(self) -> str:

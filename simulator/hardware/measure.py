@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
@@ -103,12 +103,13 @@ def route_classes(cluster: Cluster) -> list[RouteClass]:
     latency = np.where(taken, wiring.latency_s[route], 0.0).sum(axis=1)
     rate = np.where(taken, wiring.capacity_bytes_per_s[route], np.inf).min(axis=1)
     hops, which, sequences = taken.sum(axis=1), *_sequences(np.where(taken, wiring.link_class[route], -1))
-    rows = []
-    for kind, sequence in enumerate(sequences):
-        here = np.flatnonzero(which == kind)
+    rows, in_node = [], target < cluster.gpus_per_node
+    for (kind, sequence), inside in product(enumerate(sequences), (True, False)):
+        here = np.flatnonzero((which == kind) & (in_node == inside))
+        if not len(here):
+            continue
         low, high = (tuple(f(x[here]).item() for x in (hops, latency, rate)) for f in (np.min, np.max))
         names, example = tuple(wiring.link_classes[c] for c in sequence), int(target[here[0]])
-        inside = example < cluster.gpus_per_node
         rows.append(RouteClass(names, inside, len(here), example, *zip(low, high, strict=True)))
     return sorted(rows, key=lambda route_class: (not route_class.inside, route_class.hops, route_class.example))
 

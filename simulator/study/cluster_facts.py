@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, must_be
 from ..escape import Summarised
 from ..hardware.cluster import Cluster
 from ..hardware.measure import RouteClass, bisection, diameter, link_classes, route_classes, switches
@@ -103,6 +103,7 @@ class Topology(Summarised):
 
 def topology(cluster: Cluster, *, listed: bool = True, long: bool = False) -> Topology:
     """The vertices and links of a cluster. With `listed`, the effort of listing every vertex and link is estimated first."""
+    must_be(cluster, Cluster, "cluster", "a cluster", 'sim.cluster("dgx-h100", nodes=8)')
     takes = cluster.gpus * (estimated_effort.LISTED_GPU if listed else estimated_effort.WIRED_GPU)
     estimated_effort.Limits(long=long).check(takes, f"a cluster of {cluster.gpus:,} GPUs", "show fewer nodes: --nodes 64")
     return Topology(cluster)

@@ -5,7 +5,7 @@ The collective runs through the same binding and the same engine as the collecti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -25,7 +25,7 @@ from ..engine.fold import fold, unfolded
 from ..engine.replay import with_fixed_durations
 from ..engine.task import Array
 from ..engine.timeline import Timeline
-from ..errors import OutsideDomain, UserError, did_you_mean, either
+from ..errors import OutsideDomain, UserError, did_you_mean, either, must_be, shown
 from ..escape import Summarised
 from ..fabrics.policy import IN_SWITCHES, MEASURED_AS, NCCL, can_reduce, policy_on
 from ..fabrics.uneven_alltoall import KIND, Exchange, uneven_policy
@@ -34,6 +34,8 @@ from ..plan.mesh import Mesh
 from ..program.program import Body, Collective, Communicator, Program, Step
 from ..simulation import choose_engine, estimated_effort
 from ..units import GB, US_PER_S, counted, seconds, show_bytes, show_s
+from . import legal_values
+from .legal_values import count
 
 GROUP = Communicator("group", "tp", ("tp",))
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
@@ -52,6 +54,8 @@ EXCHANGE = "exchange"
 """The collective that nccl-tests calls sendrecv: all ranks send to the next rank at the same time."""
 MEASURED = "interpolated"
 """The provenance of a time interpolated between measured times."""
+LEGAL = {"sizes_bytes": count(2**62), "gpus": count(2**24).or_none, "nodes": count(2**24).or_none}
+"""Values that sizes may have, and numbers of GPUs and nodes."""
 DECLARED_BY = {"nvls": "nvls_efficiency under inside:", "sharp": "sharp: true under across:"}
 """The lines of a fabric's file that declare that switches reduce."""
 
@@ -141,8 +145,12 @@ def collective(
     entry (i, j) is what rank i has for rank j, in bytes. It is a single row, whose size is what a rank holds on average.
     What is estimated to take longer than 30 s or more than 4 GiB is refused, unless `long` says that it may.
     """
+    must_be(cluster, Cluster, "cluster", "a cluster", 'sim.cluster("dgx-h100", nodes=8)')
     if kind not in KINDS:
-        raise UserError(f"no collective {kind!r}", hint=did_you_mean(kind, KINDS))
+        raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(str(kind), KINDS))
+    legal_values.check("a collective", {"gpus": None if isinstance(gpus, np.ndarray) else gpus, "nodes": nodes}, LEGAL)
+    for size in must_be(sizes_bytes, Iterable, "sizes_bytes", "sizes", "[2**20, 2**30]"):
+        legal_values.check("a collective", {"sizes_bytes": size}, LEGAL)
     exchange = None if matrix is None else _exchange(kind, sizes_bytes, matrix, cluster, gpus)
     if not isinstance(gpus, np.ndarray):
         gpus = spread(cluster, exchange.ranks if exchange else gpus, nodes)

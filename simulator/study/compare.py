@@ -101,7 +101,8 @@ def _hardware_and_model(run: Run) -> Iterator[tuple[str, Any]]:
         yield from _flat({field: value for field, value in asdict(part).items() if field != "name"}, name)
     for name in OF_CLUSTER:
         value = getattr(cluster, name)
-        yield from _flat(asdict(value) if is_dataclass(value) and not isinstance(value, type) else value, f"cluster.{name}")
+        plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        yield from _flat(plain, f"cluster.{name.removesuffix('_name')}")
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

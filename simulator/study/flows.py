@@ -9,7 +9,7 @@ bits, for the compiled engine: their ends are rounded, to about a millionth.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import takewhile
@@ -21,7 +21,7 @@ import numpy as np
 from ..engine import heap
 from ..engine.rates import FREE
 from ..engine.task import UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph
-from ..errors import MOST_LISTED, Fault, UserError, did_you_mean, nearest, shown
+from ..errors import MOST_LISTED, Fault, UserError, did_you_mean, must_be, nearest, shown
 from ..files import check_count, parsed_json, read_bounded
 from ..simulation import choose_engine
 from ..simulation.estimated_effort import Effort, Expect, Limits, no_progress, of_flows
@@ -209,6 +209,8 @@ def flows(cases: str | Path | Sequence[Case], *, long: bool = False, expect: Exp
     computes ends that are rounded to about a millionth, where it is installed and the case fits into its integers.
     """
     known = read_cases(Path(cases)) if isinstance(cases, (str, Path)) else cases
+    for case in must_be(known, Iterable, "cases", "cases of flows", 'sim.flows("cases.json")'):
+        must_be(case, Case, "a case", "a case of flows", 'sim.flows("cases.json")')
     limits = Limits(long=long, expect=expect)
     scales = [None if limits.holds(effort_of(case)) or limits.quickest != "compiled" else rounded_scale(case) for case in known]
     efforts = (effort_of(case, rounded=scale is not None) for case, scale in zip(known, scales, strict=True))

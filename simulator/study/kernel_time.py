@@ -30,6 +30,8 @@ from ..measurements.kernel_words import (
     workload_name,
 )
 from ..units import GB, TFLOP, US_PER_S
+from . import legal_values
+from .legal_values import MOST_SCALAR, MOST_SIZE, Legal, count, number_to, of_type
 
 HEAD_DIM = 128
 FLAGS = {
@@ -45,6 +47,17 @@ OPTIONS_OF = {
     "rowwise": ("m", "n", "eager"),
 }
 """The options of each family of kernels."""
+SIZES = ("m", "n", "k", "seq", "heads", "kv_heads", "head_dim", "top_k")
+LEGAL: Mapping[str, Legal] = {
+    **dict.fromkeys(SIZES, count(MOST_SIZE).or_none),
+    "batch": count(MOST_SIZE),
+    "causal": of_type(bool, "is neither True nor False", "True where a token sees only those before it").or_none,
+    "eager": of_type(bool, "is neither True nor False", "True for operators that are not fused"),
+    "library": of_type(str, "is no name", "such as fa2"),
+    "profile": of_type(str, "is no name of a file", "what `trainsim calibrate fit` wrote"),
+    "power": of_type(str, "is no word", "burst or sustained"),
+    "site_scalar": number_to(MOST_SCALAR, above_zero=True).or_none,
+}
 EXAMPLE = {"m": 8192, "n": 8192, "k": 8192, "seq": 4096, "heads": 32, "top_k": 2}
 
 
@@ -141,6 +154,7 @@ def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -
     `library` names whose kernels, `eager` splits operators as an eager framework does, `profile` is the file of a calibration.
     `power` is `burst` for the time in a short loop of launches, as tables hold, or `sustained` for that within a step.
     """
+    legal_values.check("a kernel", options, LEGAL)
     chosen = options.pop("power", "burst")
     asked = _Request(op, table_name(op), gpu, {"batch": 1, "library": "", "eager": False, "profile": "", **options})
     dtype, library, site_scalar = table_name(dtype), asked.options["library"], asked.options.get("site_scalar")

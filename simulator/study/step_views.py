@@ -10,6 +10,7 @@ from typing import Any
 
 from ..config.scenario import Scenario
 from ..engine.task import Array
+from ..errors import must_be
 from ..escape import Summarised
 from ..simulation import estimated_effort
 from ..simulation.memory_check import host_capacity_bytes, host_summary
@@ -100,4 +101,5 @@ def network(
 
 def _simulated(scenario: Scenario | str | Path, **options: Any) -> Run:
     """The run of a scenario, or of the scenario in a file or under a name."""
-    return simulate_scenario(load_one(scenario) if isinstance(scenario, (str, Path)) else scenario, **options)
+    given = must_be(scenario, (Scenario, str, Path), "scenario", "a scenario", 'sim.memory("llama3-70b-64xh100")')
+    return simulate_scenario(load_one(given) if isinstance(given, (str, Path)) else given, **options)

@@ -23,7 +23,7 @@ from statistics import mean, median
 from typing import Any
 
 from ..config import catalog
-from ..errors import UserError, did_you_mean, shown
+from ..errors import UserError, did_you_mean, must_be, shown
 from ..escape import Summarised
 from ..measurements.csv_tables import Row, check_header, line_of, read, with_gpu
 from ..measurements.kernel_table import spread
@@ -172,6 +172,7 @@ def kind_named(kind: str) -> Any:
 def rows_of(kind: str, path: str | Path | None) -> list[Row]:
     """The rows of a table, or without one the published rows that ship."""
     known = kind_named(kind)
+    must_be(path, (str, Path, type(None)), "path", "the name of a table", 'sim.validate("kernels", "kernels.csv")')
     if path is not None:
         return list(read(Path(path)))
     if not hasattr(known, "published"):

@@ -31,6 +31,21 @@ def test_ways_of_a_dgx() -> None:
     assert found[1].latency_s[0] == pytest.approx(1.8e-6)
 
 
+def test_ways_over_like_links_are_told_apart_by_whether_they_leave_the_node() -> None:
+    """In a graph that a file lists, links inside nodes and between nodes may be of one kind."""
+    cluster = sim.cluster("docs/clusters/triangle.yaml")
+    assert [(way.gpus, way.inside, way.bytes_per_s) for way in route_classes(cluster)] == [
+        (1, True, (450 * GB, 450 * GB)), (4, False, (50 * GB, 50 * GB)),
+    ]  # fmt: skip
+
+
+def test_a_shape_of_ones_own_keeps_its_name() -> None:
+    said = trainsim("run", "docs/clusters/one_switch.yaml", "--trust", "--json").record
+    assert said["gpus"] == 128
+    shown = trainsim("compare", "docs/clusters/llama3-8b.yaml", "docs/clusters/one_switch.yaml", "--trust", "--json").record
+    assert "docs/clusters/one_switch.py:OneSwitch" in shown["scenario"]["cluster.shape"].values()
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_ways_reach_every_gpu_and_the_diameter_is_the_longest_shortest_way(shape: str) -> None:
     many = "many small nodes" if shape in ("rail-optimized", "fat-tree", "torus") else "one node"

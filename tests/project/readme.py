@@ -1,4 +1,4 @@
-"""The transcripts of the README, docs/explain.md and docs/search.md: what follows a command in them is what the command prints.
+"""The transcripts of the README and of pages of docs: what follows a command in them is what the command prints.
 
 python -m tests.project.readme      # writes the present outputs into these pages
 """
@@ -17,20 +17,24 @@ from simulator.cli import run
 README = Path(__file__).resolve().parents[2] / "README.md"
 EXPLAIN = README.parent / "docs" / "explain.md"
 SEARCH = README.parent / "docs" / "search.md"
-PAGES = (README, EXPLAIN, SEARCH)
+CLUSTERS = README.parent / "docs" / "clusters.md"
+PAGES = (README, EXPLAIN, SEARCH, CLUSTERS)
 CONSOLE = re.compile(r"```console\n(.*?)```", re.S)
 PYTHON = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.S)
+RUN_AGAIN = ("$ trainsim ", "$ cat ")
 TOOK = re.compile(r"^(took +).*$", re.M)
 
 
 def transcript(block: str) -> str:
-    """A console block with its `$ trainsim` commands run again. Other commands stay as they are."""
+    """A console block with its `$ trainsim` and `$ cat` commands run again. Other commands stay as they are."""
     commands = [line for line in block.splitlines() if line.startswith("$ ")]
-    return "\n\n".join(f"{line}\n{said(line)}".rstrip() if line.startswith("$ trainsim ") else line for line in commands) + "\n"
+    return "\n\n".join(f"{line}\n{said(line)}".rstrip() if line.startswith(RUN_AGAIN) else line for line in commands) + "\n"
 
 
 def said(line: str) -> str:
     """What a command prints on both streams, with the time that it took left open."""
+    if line.startswith("$ cat "):
+        return Path(line.removeprefix("$ cat ")).read_text(encoding="utf-8").rstrip()
     words = shlex.split(line.removeprefix("$ trainsim "), comments=True)
     out = io.StringIO()
     chosen = "simulator.simulation.choose_engine"

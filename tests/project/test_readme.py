@@ -17,7 +17,7 @@ from simulator.config import catalog
 from simulator.simulation.runnable import load
 from simulator.simulation.runnable import scenario as from_mapping
 
-from .readme import EXPLAIN, README, SEARCH, rendered
+from .readme import CLUSTERS, EXPLAIN, README, SEARCH, rendered
 
 ROOT = README.parent
 INPUTS = (".py", ".csv")
@@ -39,6 +39,12 @@ def test_docs_transcripts_of_explain_are_what_the_commands_print() -> None:
 def test_docs_transcripts_of_search_are_what_the_commands_print(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(README.parent)
     text = SEARCH.read_text(encoding="utf-8")
+    assert rendered(text) == text, "python -m tests.project.readme writes them anew"
+
+
+def test_docs_transcripts_of_clusters_are_what_the_commands_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(README.parent)
+    text = CLUSTERS.read_text(encoding="utf-8")
     assert rendered(text) == text, "python -m tests.project.readme writes them anew"
 
 

@@ -86,6 +86,32 @@ def test_options_of_schedules_are_checked_in_python_too(options: dict[str, Any],
         assert all(each in str(caught.value) for each in said)
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: sim.kernel("gemm", "h100", m=-4, n="a", k=1, z=3), ["m: -4 is no count", "n: 'a' is no count", "no option z"]),
+        (lambda: sim.kernel("gemm", "h100", m=4, n=4, k=4, library=1, causal=2), ["library: 1 is no", "causal: 2 is neither"]),
+        (lambda: sim.collective("all_reduce", "dgx-h100", [8]), ["cluster is 'dgx-h100', not a cluster"]),
+        (lambda: sim.collective("all_reduce", sim.cluster("dgx-h100"), 8), ["sizes_bytes is 8, not sizes"]),
+        (lambda: sim.collective("all_reduce", sim.cluster("dgx-h100"), ["1M"]), ["sizes_bytes: '1M' is no count"]),
+        (lambda: sim.collective("all_reduce", sim.cluster("dgx-h100"), [8], gpus="a", nodes=0), ["gpus: 'a' is", "nodes: 0 is"]),
+        (lambda: sim.topology("dgx-h100"), ["cluster is 'dgx-h100', not a cluster"]),
+        (lambda: sim.explain("llama3-70b-64xh100"), ["run is 'llama3-70b-64xh100', not a run"]),
+        (lambda: sim.memory(3), ["scenario is 3, not a scenario"]),
+        (lambda: sim.advise(3), ["scenario is 3, not a scenario"]),
+        (lambda: sim.advise_serving("llama3-70b", 3), ["model is 'llama3-70b', not a model"]),
+        (lambda: sim.flows(3), ["cases is 3, not cases of flows"]),
+        (lambda: sim.flows([3]), ["a case is 3, not a case of flows"]),
+        (lambda: sim.validate("kernels", 3), ["path is 3, not the name of a table"]),
+    ],
+)
+def test_wrong_arguments_of_verbs_are_user_errors(call: Any, said: list[str]) -> None:
+    with pytest.raises(sim.UserError) as caught:
+        call()
+    assert all(each in str(caught.value) for each in said), str(caught.value)
+    assert all(fault.hint for fault in caught.value.faults)
+
+
 def test_options_of_schedules_may_be_numbers_of_numpy() -> None:
     found = sim.schedule("1f1b", ranks=np.int64(4), microbatches=np.int64(8), forward=np.float64(1.0))  # type: ignore[arg-type]
     assert found.makespan == sim.schedule("1f1b", ranks=4, microbatches=8).makespan
