@@ -14,8 +14,10 @@ from .scenario import Scenario
 
 def faults_of_power(scenario: Scenario) -> Iterator[Contradiction]:
     """A limit of power for which the law of power is not taken to hold, and a price of energy that is not known."""
-    gpu = scenario.cluster.gpu
-    if scenario.fidelity.power == "sustained" and _acts(gpu) and not power.LEAST_W <= gpu.tdp_w <= power.MOST_W:
+    gpu, idle_w = scenario.cluster.gpu, architecture(scenario.cluster.gpu).idle_w
+    if 0 < gpu.tdp_w <= idle_w:
+        yield "cluster.gpu.tdp", f"{gpu.tdp_w:g} W is no more than the {idle_w:g} W of an idle board", f"tdp: {power.LEAST_W:g} W"
+    elif scenario.fidelity.power == "sustained" and _acts(gpu) and not power.LEAST_W <= gpu.tdp_w <= power.MOST_W:
         nearest = min(max(gpu.tdp_w, power.LEAST_W), power.MOST_W)
         message = f"{gpu.tdp_w:g} W is not between {power.LEAST_W:g} and {power.MOST_W:,.0f} W"
         yield "cluster.gpu.tdp", message, f"tdp: {nearest:g} W, or fidelity.power: burst"

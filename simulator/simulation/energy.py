@@ -7,8 +7,9 @@ adds them to the energy of a whole run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..config.power_rules import without_effect
 from ..costs.kernels.attention import FOR_AMPERE
 from ..costs.kernels.gpu_model import architecture
 from ..costs.kernels.power import added_j, no_energy, pj_per_flop
@@ -44,6 +45,8 @@ def energy_of(result: Result) -> Energy | str:
     gpu, job, prices = result.scenario.cluster.gpu, result.scenario.job, result.prices
     if why := no_energy(gpu, job.dtype):
         return why
+    if without_effect(result.scenario):  # kernels run as on the board that was measured, which draws what they take
+        gpu = replace(gpu, tdp_w=gpu.reference_tdp_w or gpu.tdp_w)
     step_s, idle_w, busy_j = result.metrics.step_time_s, architecture(gpu).idle_w, 0.0
     for (_, kernel), calls in kernel_calls(result).items():
         flop_pj = kernel.flop * pj_per_flop(gpu, getattr(kernel, "dtype", "") or job.activation_dtype)

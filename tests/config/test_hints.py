@@ -24,6 +24,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "s.yaml").write_text(SMALL)
     (tmp_path / "hf.json").write_text(json.dumps(CONFIG))
     (tmp_path / "moe.json").write_text(json.dumps({**CONFIG, "num_local_experts": 8, "num_experts_per_tok": 2}))
+    (tmp_path / "more.json").write_text(json.dumps({**CONFIG, "model_type": "qwen3", "attention_bias": True}))
+    ships = {"num_hidden_layers": 28, "hidden_size": 3072, "num_attention_heads": 16, "num_key_value_heads": 16}
+    ships |= {"intermediate_size": 24576, "vocab_size": 256000, "model_type": "gemma", "hidden_activation": "gelu_pytorch_tanh"}
+    (tmp_path / "ships.json").write_text(json.dumps(ships))
     hybrid = {"architectures": ["JambaForCausalLM"], "model_type": "jamba"}
     (tmp_path / "hybrid.json").write_text(json.dumps({**CONFIG, **hybrid}))
     (tmp_path / "mine").write_text("layers: 8\nhidden: 1024\nheads: 16\nvocab: 32000\n")
@@ -40,6 +44,14 @@ MISTAKES: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "the same by its path": ([*RUN, "model=./hf.json"], ("Hugging Face",)),
     "one with experts": ([*RUN, "model=moe.json"], ("Hugging Face", "vocab: 4096, experts: 8, experts_per_token: 2, gated_mlp")),
     "a hybrid": ([*RUN, "model=hybrid.json"], ("'JambaForCausalLM'", "state-space or recurrent", "take a dense model")),
+    "one that says more than its sizes": (
+        [*RUN, "model=more.json"],
+        ("begin with model: {layers: 4", "and add what a 'qwen3' has besides these sizes (in this file: attention_bias)"),
+    ),
+    "one whose sizes a model has that ships": (
+        [*RUN, "model=ships.json"],
+        ("take gemma-7b, which has these sizes; or begin with", "(in this file: hidden_activation)"),
+    ),
     "a Hugging Face config as a scenario": (["run", "hf.json"], ("Hugging Face", "layers: 4")),
     "a file of something else as a cluster": (["topology", "topo.txt"], ("topo.txt:1:1: not YAML",)),
     "the same in a scenario": ([*RUN, "cluster=topo.txt"], ("topo.txt:1:1: not YAML",)),

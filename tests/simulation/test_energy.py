@@ -98,11 +98,18 @@ def test_t21_4_what_sustained_clocks_add() -> None:
     assert "- clocks" not in dict(burst.summary)
 
 
+@pytest.mark.parametrize("fidelity", [sim.Fidelity(), BURST])
+def test_a_limit_that_an_idle_board_draws_is_refused(fidelity: sim.Fidelity) -> None:
+    with pytest.raises(sim.UserError, match="122 W is no more than the 122 W of an idle board"):
+        large(122.0, fidelity).simulate()
+
+
 def test_lower_limits_make_steps_longer_but_not_bursts() -> None:
     times = [large(tdp_w).simulate().metrics.step_time_s for tdp_w in (300, 500, 700)]
     assert times[0] > times[1] > times[2]
     without = large(500.0, BURST).simulate()
-    assert without.metrics == large(fidelity=BURST).simulate().metrics
+    usual = large(fidelity=BURST).simulate()
+    assert (without.metrics, without.energy) == (usual.metrics, usual.energy)
     assert any("cluster.gpu.tdp: 500 W has no effect, a burst is too short for it" in note for note in without.notes)
 
 

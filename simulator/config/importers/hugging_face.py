@@ -1,25 +1,33 @@
-"""The config.json of a Hugging Face model, refused with an error that gives the same model in the keys of a model file.
+"""The config.json of a Hugging Face model, refused with an error that gives its sizes in the keys of a model file, names what
+they leave out, and the models of these sizes that ship.
 
 Reference: `PretrainedConfig` of transformers; the keys are those of Llama, Mistral and similar models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ...errors import UserError, shown
+from ...files import read_bounded
 from ...workload.architecture import NO_HYBRIDS, hybrid_family
+from .. import catalog
 
 MARKS = ("architectures", "model_type", "num_hidden_layers")
 """Keys of a Hugging Face config.json; a mapping with two of them is recognised."""
 KEYS = {
     "num_hidden_layers": "layers",
+    "n_layer": "layers",
     "hidden_size": "hidden",
+    "n_embd": "hidden",
     "num_attention_heads": "heads",
+    "n_head": "heads",
     "num_key_value_heads": "kv_heads",
     "head_dim": "head_dim",
     "intermediate_size": "ffn_hidden",
+    "ffn_dim": "ffn_hidden",
     "vocab_size": "vocab",
     "num_local_experts": "experts",
     "num_experts": "experts",
@@ -34,6 +42,20 @@ KEYS = {
     "v_head_dim": "value_head_dim",
 }
 GATED = ("silu", "swiglu")
+WHOLE = ("llama", "mistral", "mixtral")
+"""Values of `model_type` whose models these keys describe. Others have biases, norms, gates or ties that no key of theirs
+states."""
+LEFT_OUT = (
+    "hidden_activation", "activation_function", "sliding_window", "layer_types", "attention_bias", "mlp_bias", "qkv_bias", "bias",
+    "multi_query", "new_decoder_architecture", "parallel_attn", "use_parallel_residual", "alibi", "attn_logit_softcapping",
+    "final_logit_softcapping", "query_pre_attn_scalar", "partial_rotary_factor", "rotary_pct", "clip_qkv", "word_embed_proj_dim",
+    "num_nextn_predict_layers", "shared_expert_intermediate_size", "decoder_sparse_step", "moe_layer_freq", "quantization_config",
+)  # fmt: skip
+"""Keys that say something of a model, and are not among `KEYS`."""
+SIZES = re.compile(r"^(layers|hidden|heads|kv_heads|ffn_hidden|vocab|experts): *(\d+)", re.M)
+MOST_NAMED = 3
+PADDED = 1.05
+"""Up to how many times as large a vocabulary is taken to be the same, but for its padding."""
 
 
 def recognises(data: Mapping[str, Any]) -> bool:
@@ -51,7 +73,39 @@ def imported(data: Mapping[str, Any], kind: str, file: str) -> NoReturn:
     latent = [data.get(f"qk_{channels}_head_dim") for channels in ("nope", "rope")]
     if all(type(channels) is int for channels in latent):
         data = {**data, "head_dim": sum(latent)}
-    fields = [f"{ours}: {data[theirs]}" for theirs, ours in KEYS.items() if type(data.get(theirs)) is int]
+    sizes = {ours: data[theirs] for theirs, ours in KEYS.items() if type(data.get(theirs)) is int}
+    fields = [f"{ours}: {size}" for ours, size in sizes.items()]
     fields += ["gated_mlp: true"] if data.get("hidden_act") in GATED else []
     fields += ["tied_embeddings: true"] if data.get("tie_word_embeddings") is True else []
-    raise UserError(message, where=f"{file}:1", hint=f"write the model as model: {{{', '.join(fields)}}}")
+    raise UserError(message, where=f"{file}:1", hint=_hint(data, f"model: {{{', '.join(fields)}}}", _of_these_sizes(sizes)))
+
+
+def _hint(data: Mapping[str, Any], written: str, alike: Sequence[str]) -> str:
+    """What to write in place of a configuration; `alike` are models that ship and have its sizes."""
+    ships = f"{' or '.join(alike)}, which {'has' if len(alike) == 1 else 'have'} these sizes" if alike else ""
+    kind, left_out = str(data.get("model_type", "")), [name for name in LEFT_OUT if data.get(name) not in (None, False, 0)]
+    if kind in WHOLE and not left_out:
+        return f"write the model as {written}" + (f", or take {ships}" if ships else "")
+    besides = f"what a {shown(kind)} has besides these sizes" if kind not in WHOLE else "what else it has"
+    named = f" (in this file: {', '.join(left_out)})" if left_out else ""
+    begin = f"begin with {written} and add {besides}{named}"
+    return f"take {ships}; or {begin}" if ships else begin
+
+
+def _of_these_sizes(sizes: Mapping[str, int]) -> list[str]:
+    """The models that ship with as many layers and heads, as wide as these."""
+    if not {"layers", "hidden", "heads"} <= sizes.keys():
+        return []
+
+    def is_alike(text: str) -> bool:
+        theirs = {key: int(size) for key, size in SIZES.findall(text)}
+        experts = {sizes.get("experts", 0), theirs.get("experts", 0)}
+        vocabularies = sorted((sizes.get("vocab", 1), theirs.get("vocab", 1) if "vocab" in sizes else 1))
+        others = [key for key in sizes.keys() & theirs.keys() if key != "vocab"]
+        return (
+            len(experts) == 1 and vocabularies[1] <= PADDED * vocabularies[0] and all(sizes[key] == theirs[key] for key in others)
+        )
+
+    models = catalog.files("models").items()
+    found = [name for name, path in models if is_alike(read_bounded(path, catalog.MOST_BYTES, "a model").decode("utf-8"))]
+    return found[:MOST_NAMED]

@@ -294,10 +294,12 @@ class Estimator:
         libraries in the profile of this GPU the fastest (by `takes_s`) is taken if none is named.
         """
         chosen = self._unlimited(family, takes_s)
+        if self.options.launches != SUSTAINED:
+            return chosen
         at_w = power.reference_w(self.gpu, self.fits.gpus.get(chosen.owner))
         slower, slowest = power.slowdown(self.gpu, at_w), power.slowest(self.options.boards)
         limited = families()[family].limited(chosen.fit.constants, slower, slowest)
-        if self.options.launches != SUSTAINED or limited == chosen.fit.constants:
+        if limited == chosen.fit.constants:
             return chosen
         chosen = replace(chosen, fit=replace(chosen.fit, constants=limited))
         if slower == 1:
