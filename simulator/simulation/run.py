@@ -24,6 +24,7 @@ from ..units import counted, seconds, show_bytes, show_count, show_s
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.optimizer import Optimizer
+from .borrowed_attention import borrowed_attention
 from .energy import Energy, energy_of
 from .memory_check import LEFT_FRACTION, host_summary, notes
 from .op_costs import (
@@ -180,7 +181,8 @@ class Run(Summarised, Result):
     @property
     def notes(self) -> list[str]:
         """Sentences that users should read beside the numbers: nearly full memory, values without an effect."""
-        return [*notes(self.scenario, self.memory), *unused(self.scenario)]
+        borrowed = borrowed_attention(self.prices.estimator) if self.scenario.framework.attention else []
+        return [*notes(self.scenario, self.memory), *unused(self.scenario), *borrowed]
 
     @property
     def summary(self) -> list[tuple[str, str]]:

@@ -299,13 +299,11 @@ class Estimator:
         at_w = power.reference_w(self.gpu, self.fits.gpus.get(chosen.owner))
         slower, slowest = power.slowdown(self.gpu, at_w), power.slowest(self.options.boards)
         limited = families()[family].limited(chosen.fit.constants, slower, slowest)
-        if limited == chosen.fit.constants:
-            return chosen
-        chosen = replace(chosen, fit=replace(chosen.fit, constants=limited))
-        if slower == 1:
-            return chosen
+        made = replace(chosen, fit=replace(chosen.fit, constants=limited))
+        if slower == 1 or limited == chosen.fit.constants:
+            return made
         provenance: Provenance = "transferred" if chosen.provenance == "measured" else chosen.provenance
-        return replace(chosen, provenance=provenance, sigma=math.hypot(chosen.sigma, power.slowdown_sigma(self.gpu, at_w)))
+        return replace(made, provenance=provenance, sigma=math.hypot(chosen.sigma, power.slowdown_sigma(self.gpu, at_w)))
 
     def _unlimited(self, family: str, takes_s: Callable[[Constants], float] | None = None) -> SelectedFit:
         """The fit for a family of kernels, as it holds at the limit of power of the board that was measured."""

@@ -1,0 +1,20 @@
+"""A note where a framework names a library of attention kernels that nobody measured on the GPU, though another one was."""
+
+from __future__ import annotations
+
+from ..costs.kernels.estimator import LIBRARY_ALIASES, Estimator
+
+FAMILY = "attention"
+
+
+def borrowed_attention(estimator: Estimator) -> list[str]:
+    """A sentence that says whose kernels stand for those of the library, and which others were measured; none where it was."""
+    gpu, fits = estimator.gpu, estimator.fits
+    library = LIBRARY_ALIASES.get(estimator.options.library, estimator.options.library)
+    measured = {fit.library for fit in (*fits.fits.get(gpu.name, ()), *fits.profile) if fit.family == FAMILY}
+    usual = {library: alias for alias, library in reversed(LIBRARY_ALIASES.items()) if library in measured}
+    if not library or library in measured or not usual or library not in fits.libraries(FAMILY):
+        return []
+    others = " and ".join(usual.values())
+    owner = estimator.selected(FAMILY).owner
+    return [f"framework.attention: {library} was not measured on {gpu.name}, kernels of {owner} stand for it; {others} was"]
