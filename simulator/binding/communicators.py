@@ -63,6 +63,10 @@ class Costs(NamedTuple):
     memory: int
 
 
+ORDER_FREE = ("all_reduce", "reduce_scatter", "all_gather")
+"""Kinds whose libraries order the members of a group by where they are, whatever the numbers of their ranks."""
+
+
 class Placed(TypedDict):
     """What the groups of a family need besides their members and charges."""
 
@@ -85,6 +89,9 @@ class Family:
     ) -> None:  # fmt: skip
         self.routes = routes
         cluster, self.occupancy = occupancy.cluster, occupancy
+        if members.shape == gpus.shape and {kind for kind, _ in charges.values()} <= {*ORDER_FREE, BARRIER}:
+            order = np.argsort(gpus, axis=1, kind="stable")
+            members, gpus = (np.take_along_axis(column, order, axis=1) for column in (members, gpus))
         self.members, self.gpus, self.policy, self.degraded = members, gpus, policy, degraded
         self.nodes = gpus // cluster.gpus_per_node
         changes = self.nodes[:, 1:] != self.nodes[:, :-1]

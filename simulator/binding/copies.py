@@ -244,7 +244,7 @@ class FamilyAcross(Family):
         gpus = self.gpus[rows]
         laid_out = np.isin(self.copies.block_of(gpus[0]), self.copies.kept)
         near = [replace(r, edges=_with_end_in(r.edges, laid_out)) for r in plan]
-        nothing = Routed(*(np.zeros(0, dtype=np.int64),) * 2, *(np.zeros(0),) * 3)
+        nothing = Routed(*(np.zeros(0, dtype=np.int64),) * 2, *(np.zeros(0),) * 4)
         routed = {r.edges.key: self.links.routed(r.edges, gpus) if len(r.edges.source) else nothing for r in near}
         return tuple(RoundTimes(*(column[alike] for column in part)) for part in times), self.links.combined(near, routed)
 

@@ -39,8 +39,9 @@ class Routed(NamedTuple):
     link: Array
     share: Array
     longest_s: Array
-    """Per group: the latency of the longest edge, and the mean over its edges, weighted by share."""
+    """Per group: the latency of the longest edge, the mean over its edges, weighted by share, and that of the shortest edge."""
     mean_s: Array
+    shortest_s: Array
 
 
 class RoundTimes(NamedTuple):
@@ -95,18 +96,20 @@ class UncontendedLinks:
             else:
                 s_per_byte += busiest / (pieces or 1)
         for r in plan:
-            # a single round waits for its slowest message; one that repeats goes round, and takes the mean
+            # a single round waits for its slowest message; in one that repeats, the slowest piece misses the shortest hop
+            of = routed[r.edges.key]
             if r.repeats == 1:
-                latency_s = latency_s + routed[r.edges.key].longest_s
+                latency_s = latency_s + of.longest_s
             elif pieces != 1:
-                latency_s = latency_s + routed[r.edges.key].mean_s * r.repeats
+                latency_s = latency_s + of.mean_s * (r.repeats + 1) - of.shortest_s
         return _parts(latency_s, s_per_byte, repeated), self.combined(plan, routed)
 
     def routed(self, edges: Edges, gpus: Array) -> Routed:
         """The routes of the edges of all groups, as entries per group and link."""
         if isinstance(edges, Everyone) and len(gpus) == 1 and (classes := classes_of(self.cluster, gpus[0])):
             link, messages, longest_s, mean_s = exchanged(self.cluster, classes)
-            return Routed(np.zeros_like(link), link, messages.astype(float), np.array([longest_s]), np.array([mean_s]))
+            times_s = longest_s, mean_s, mean_s  # no such round repeats
+            return Routed(np.zeros_like(link), link, messages.astype(float), *(np.array([one_s]) for one_s in times_s))
         cluster, n, count = self.cluster, len(edges.source), len(gpus)
         edge_s, wiring = np.empty(count * n), cluster.wiring
         entries: list[tuple[Array, Array, Array]] = []
@@ -118,7 +121,8 @@ class UncontendedLinks:
         group, link, share = (np.concatenate(column) for column in zip(*entries, strict=True))
         whole = entries[0] if len(entries) == 1 else summed(group, link, share, cluster.wiring.links)
         by_group = edge_s.reshape(count, n)
-        return Routed(*whole, by_group.max(axis=1), by_group @ (edges.share / edges.share.sum()))
+        mean_s = by_group @ (edges.share / edges.share.sum())
+        return Routed(*whole, by_group.max(axis=1), mean_s, by_group.min(axis=1, initial=np.inf))
 
     def _routes(self, edges: Edges, gpus: Array) -> Iterator[tuple[int, Array]]:
         """The routes of the edges of all groups, some at a time, and the number of the first of them."""
@@ -161,7 +165,7 @@ class UncontendedLinks:
             for columns in ([part.group for part in parts], [part.link for part in parts], shares)
         )
         nothing = np.zeros(0)
-        return Routed(*summed(group, link, share, self.cluster.wiring.links), nothing, nothing)
+        return Routed(*summed(group, link, share, self.cluster.wiring.links), nothing, nothing, nothing)
 
     def _busiest_s(self, routed: Routed, count: int) -> Array:
         """Per group, seconds that its busiest link takes per byte on every edge of share 1."""

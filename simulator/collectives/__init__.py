@@ -213,6 +213,37 @@ def is_even(nodes: Array) -> bool:
     return bool((sizes == sizes[0]).all()) and len(ends) == len({*nodes[ends].tolist()})
 
 
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """As many lanes through a group as its smallest node has ranks: each enters every node at another rank and leaves it at the
+    rank before, so that it has a NIC of its own everywhere. One lane within a node, or where ranks of a node are not side by
+    side."""
+
+    first: Array
+    """Node -> its first member."""
+    sizes: Array
+    """Node -> the number of its members."""
+    number: int
+
+    @classmethod
+    def of(cls, nodes: Array) -> Lanes:
+        ends = np.flatnonzero(np.append(nodes[1:] != nodes[:-1], True)) + 1
+        sizes = np.diff(ends, prepend=0)
+        side_by_side = len(ends) == len({*nodes[ends - 1].tolist()})
+        return cls(ends - sizes, sizes, int(sizes.min()) if len(sizes) > 1 and side_by_side else 1)
+
+    def order(self, lane: int) -> Array:
+        """The members in the order in which a lane passes them."""
+        first, size = np.repeat(self.first, self.sizes), np.repeat(self.sizes, self.sizes)
+        order: Array = first + (np.arange(len(first)) - first + lane) % size
+        return order
+
+    def entries(self, lane: int) -> Array:
+        """Node -> the member at which a lane enters it."""
+        entries: Array = self.first + lane
+        return entries
+
+
 def on_rails(kind: str, nodes: Array) -> bool:
     """Whether a group has rails, which algorithms across nodes need: the same number of ranks in every node, side by side."""
     return is_even(nodes)

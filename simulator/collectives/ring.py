@@ -2,7 +2,8 @@
 
 Uncontended on equal links of latency a and bandwidth B, an all-reduce of S bytes takes 2(n - 1)(a + S/(nB)), and a broadcast,
 which passes the payload on in small pieces, (n - 1)a + S/B. Where several ranks of the group sit in each node there is a
-ring per rank of a node, each leaving the node through its own NIC, as NCCL builds them: every NIC carries 1/k of the bytes.
+ring per rank of a node, of the smallest where they differ, each leaving the node through its own NIC, as NCCL builds them: every
+NIC carries 1/k of the bytes.
 Reference: Patarasuk and Yuan, "Bandwidth optimal all-reduce", 2009.
 """
 
@@ -12,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from . import Array, Edges, Grid, Round, is_even, side_by_side
+from . import Array, Edges, Lanes, Round, side_by_side
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 RINGS = True
@@ -32,11 +33,10 @@ def lanes(kind: str, nodes: Array) -> tuple[tuple[Round, ...], ...]:
     n = len(nodes)
     if n < 2:
         return ((),)
-    member, grid = np.arange(n), Grid.of(nodes) if is_even(nodes) else Grid(n, 1)
-    k = grid.per_node if grid.nodes > 1 else 1
-    turns, rings = 2 if kind == "all_reduce" else 1, []
-    for entry in range(k):
-        source = member // k * k + (member + entry) % k
+    through = Lanes.of(nodes)
+    k, turns, rings = through.number, 2 if kind == "all_reduce" else 1, []
+    for lane in range(k):
+        source = through.order(lane)
         target = np.roll(source, -1)
         if kind == "broadcast":
             onward = target != 0

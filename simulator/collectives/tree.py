@@ -2,10 +2,10 @@
 
 Uncontended on equal links of latency a and bandwidth B and for n > 3, an all-reduce of S bytes takes 2 ceil(log2 n) a + 2 S/B:
 partial sums move up both trees while results move down. A broadcast, whose root feeds both trees, takes
-(ceil(log2(n - 1)) + 1)a + S/B. Over several nodes with equally many ranks, the trees connect nodes, with one pair of trees per
-rail and its part of the payload, and the ranks of a node form chains, as in NCCL. References: Sanders, Speck, Traeff, "Two-tree
-algorithms for full bandwidth broadcast, reduction and scan", 2009; Jeaugey, "Massively Scale Your Deep Learning Training with
-NCCL 2.4", 2019.
+(ceil(log2(n - 1)) + 1)a + S/B. Over several nodes, the trees connect nodes, with one pair of trees per rank of a node, of the
+smallest where they differ, and its part of the payload, and the ranks of a node form chains, as in NCCL. References: Sanders,
+Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; Jeaugey, "Massively Scale Your Deep
+Learning Training with NCCL 2.4", 2019.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from . import Array, Edges, Grid, Round, is_even, joined, layered, ring
+from . import Array, Edges, Grid, Lanes, Round, is_even, joined, layered, ring
 
 KINDS = ("all_reduce", "broadcast")
 PIPELINED = True
@@ -30,10 +30,28 @@ def alike(kind: str, nodes: Array) -> bool:
 
 def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
     """The rounds, one per level of the trees: up and then down, or for a broadcast down from the root."""
-    grid = Grid.of(nodes) if is_even(nodes) else Grid(1, len(nodes))
+    grid, through = Grid.of(nodes) if is_even(nodes) else Grid(1, len(nodes)), Lanes.of(nodes)
     if grid.nodes == 1:
-        return over_ranks(kind, nodes)
+        return _over_uneven_nodes(through) if through.number > 1 and kind == "all_reduce" else over_ranks(kind, nodes)
     return layered(kind, nodes, ring.rounds, over_ranks) if kind == "all_reduce" else _broadcast(grid)
+
+
+def _over_uneven_nodes(through: Lanes) -> tuple[Round, ...]:
+    """The rounds of an all-reduce over nodes of which some have more ranks: along the ranks of every node to the one at which a
+    lane enters it, up and down the trees of the lane, and along the ranks of every node again."""
+    lanes, longest = range(through.number), int(through.sizes.max()) - 1
+    part, inside = 1 / through.number, np.ones(int(through.sizes.sum()), dtype=bool)
+    inside[through.first] = False  # the first place of every node in the order of a lane, into which no rank of the node sends
+    orders = [through.order(lane) for lane in lanes]
+    along = joined([(Edges.of(order[1:][inside[1:]], order[:-1][inside[1:]]), part) for order in orders])
+    to_entries = Round(along, Fraction(1, longest), longest)
+
+    def on_lanes(edges: Edges) -> Edges:
+        at = [through.entries(lane) for lane in lanes]
+        return joined([(Edges(entries[edges.source], entries[edges.target], edges.share), part) for entries in at])
+
+    trees = over_ranks("all_reduce", np.arange(len(through.sizes)))
+    return (to_entries, *(replace(r, edges=on_lanes(r.edges)) for r in trees), replace(to_entries, edges=along.turned()))
 
 
 def over_ranks(kind: str, nodes: Array) -> tuple[Round, ...]:

@@ -325,7 +325,8 @@ class ClusterFile(Declared):
         if self.nodes == 1 or self.shape_name != "wan":
             return [(self.shape_name, self.nodes)] if self.nodes > 1 else []
         sites = self.wan.sites if self.wan else ()
-        return [(catalog.plain(name), (self.nodes + len(sites) - 1 - i) // len(sites)) for i, name in enumerate(sites)]
+        shared = ((catalog.plain(name), (self.nodes + len(sites) - 1 - i) // len(sites)) for i, name in enumerate(sites))
+        return [(name, nodes) for name, nodes in shared if nodes]
 
 
 def cluster(file: ClusterFile) -> Cluster:
