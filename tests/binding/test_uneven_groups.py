@@ -24,7 +24,7 @@ def time_s(kind: str, gpus: Any, nodes: int = 2, **cluster: Any) -> float:
 @pytest.mark.parametrize("fabric", ["", "ideal"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_ranks_in_one_node_do_not_take_its_nics_away(kind: str, fabric: str) -> None:
-    """Eight and four ranks have four NICs between them, as four and four have; these may run in layers, which take half as long."""
+    """Eight and four ranks have four NICs between them, as four and four have, which may run in layers, in half of the time."""
     few = time_s(kind, [*range(4), *range(8, 12)], fabric=fabric)
     more = time_s(kind, [*range(8), *range(8, 12)], fabric=fabric)
     assert few / 2 < more < 2 * few
