@@ -66,7 +66,7 @@ class Bound:
         return self.copies.all_ranks(of_bound, self.merged, self.across) if self.copies else of_bound
 
     def gpus_of(self, communicator: int) -> Array:
-        """The GPUs of a communicator's members, in the order of the group."""
+        """The GPUs of a communicator's members, in the order in which its algorithms take them."""
         for family in self.families:
             if communicator < len(family):
                 members: Array = family[communicator]

