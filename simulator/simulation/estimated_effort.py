@@ -89,8 +89,8 @@ WIRED_GPU, LISTED_GPU = Effort(25.0, 1300), Effort(35.0, 7000)
 MEETING = Effort(0.022, 0.4)
 """Effort per start or end of a bare flow and per flow that shares a link with that flow."""
 COMPILED_MEETING, MOST_MEETINGS = Effort(0.001), 70
-"""The same by the compiled engine, and for how many flows that share a link at most: 20,000 flows of
-four links take 11 s over 2,000 links, and 21 to 25 s over 500 and 128, on an idle machine."""
+"""The same by the compiled engine, and for how many flows that share a link at most: 20,000 flows of four
+links take 11 s over 2,000 links, and 21 to 25 s over 500 and 128, on an idle machine."""
 FLOW = Effort(55.0, 2000)
 """Effort per bare flow without contention: 3,000 consecutive flows take 0.16 s."""
 PREDICTION = Effort(180.0, 3000)

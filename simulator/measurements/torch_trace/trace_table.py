@@ -74,7 +74,6 @@ def read(path: Path, gpu: str = "") -> Trace:
     on_gpu = bool(events.device)
     if gpu and not on_gpu:
         message = f"no kernel of a GPU in the trace, whose times could be those of {shown(gpu)}"
-        message = f"no kernel of a GPU in the trace, whose times could be those of {shown(gpu)}"
         hint = "profile with ProfilerActivity.CUDA; without a GPU's name, the times are those of the host"
         raise UserError(message, where=str(path), hint=hint)
     roots = [op for ops in events.ops.values() for op in ops if op.parent is None]
