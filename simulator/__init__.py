@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .plan.plan import Plan as Plan
     from .plan.plan import Recompute as Recompute
     from .plan.plan import Sharding as Sharding
+    from .report.page import report as report
     from .search.search import search as search
     from .simulation.run import Run as Run
     from .simulation.runnable import load as load
@@ -95,6 +96,7 @@ _WHERE = {
     "memory_plot": "figures.memory_plot",
     "model": "config.load",
     "network": "study.step_views",
+    "report": "report.page",
     "scenario": "simulation.runnable",
     "schedule": "study.schedule_verbs",
     "search": "search.search",

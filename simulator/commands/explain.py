@@ -9,6 +9,7 @@ import click
 
 from ._show import (
     COLUMNS,
+    checked_path,
     json_option,
     long_option,
     picture_path,
@@ -34,12 +35,13 @@ MOST_STAGES = 5
 @scenario_argument
 @click.option("--allow-oom", is_flag=True, help="Explain a plan that does not fit in memory.")
 @click.option("--waterfall", metavar="FILE", callback=picture_path, help="Draw the waterfall.")
+@click.option("--report", metavar="FILE", callback=checked_path((".html",)), help="Write the report of `run`, with all of this.")
 @what_if_options
 @long_option
 @json_option
 def command(
     scenario: str, settings: tuple[str, ...], trust: bool, allow_oom: bool, long: bool, as_json: bool,
-    waterfall: str | None, what_ifs: tuple[str, ...], tornado: str | None,
+    waterfall: str | None, report: str | None, what_ifs: tuple[str, ...], tornado: str | None,
 ) -> None:  # fmt: skip
     """Say in words and numbers why a training step of SCENARIO takes as long as it does, and what would make it shorter.
 
@@ -58,6 +60,10 @@ def command(
         from ..figures.waterfall_plot import waterfall_plot
 
         save(waterfall_plot(run, found.waterfall), waterfall)
+    if report:
+        from ..report.page import report as write_report
+
+        write_report(run, report, explanation=found)
     changes = changed_steps(scenario, settings, what_ifs, run, tornado, trust=trust, allow_oom=allow_oom, long=long)
     print_notes(run.notes)
     if as_json:

@@ -44,6 +44,7 @@ COSTS_HELP = (
     "List all kernels and collectives (of each job by itself): time, how much longer that is than in a short burst, model, "
     "provenance, standard error."
 )
+REPORT_HELP = "Write one HTML file with figures, timeline, memory, network and costs."
 STEPS_HELP = "Simulate this number of steps from time zero and report their mean.  [default: one step of a long run]"
 
 
@@ -61,14 +62,16 @@ STEPS_HELP = "Simulate this number of steps from time zero and report their mean
 @click.option("--gantt-size", metavar="WxH", type=Numbers("x", "14x6", 2, 100), help="Width and height in inches, such as 14x6.")
 @click.option("--gantt-title", metavar="TEXT", help="Title of the timeline.")
 @click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")
+@click.option("--report", metavar="FILE", callback=checked_path((".html",)), help=REPORT_HELP)
 @click.option("--costs", is_flag=True, help=COSTS_HELP)
 @what_if_options
 @long_option
 @json_option
 def command(
-    scenario: str, settings: tuple[str, ...], trust: bool, gantt: str | None, trace: str | None, costs: bool, as_json: bool,
-    gantt_ranks: list[int] | None, gantt_window: tuple[float, float] | None, gantt_size: tuple[float, float] | None,
-    gantt_title: str | None, what_ifs: tuple[str, ...], tornado: str | None, **options: Any,
+    scenario: str, settings: tuple[str, ...], trust: bool, gantt: str | None, trace: str | None, report: str | None,
+    costs: bool, as_json: bool, gantt_ranks: list[int] | None, gantt_window: tuple[float, float] | None,
+    gantt_size: tuple[float, float] | None, gantt_title: str | None, what_ifs: tuple[str, ...], tornado: str | None,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Simulate a training step of SCENARIO, a YAML file or a name that `trainsim catalog scenarios` lists.
 
@@ -90,7 +93,8 @@ def command(
     with progress("simulating") as expect:
         found = load(scenario, settings, trust=trust)
         if isinstance(found, RunnableJobs):
-            _refuse_extras({**options, "gantt": gantt, "trace": trace, "what-if": what_ifs or None, "tornado": tornado})
+            files = {"gantt": gantt, "trace": trace, "report": report, "tornado": tornado}
+            _refuse_extras({**options, **files, "what-if": what_ifs or None})
             patience = {"allow_oom": options["allow_oom"], "long": options["long"]}
             result: Run | SharedRun = found.simulate(**patience)
             listed = [(t.name, simulate_scenario(t.scenario, **patience)) for t in found.tenants if costs]
@@ -100,7 +104,7 @@ def command(
     written, changes = list[tuple[str, str]](), None
     if not isinstance(found, RunnableJobs):
         with progress("drawing"):
-            written = [("took", show_s(run.wall_s)), *_write(run, gantt, trace, look)]
+            written = [("took", show_s(run.wall_s)), *_write(run, gantt, trace, report, look)]
         patience = {"allow_oom": options["allow_oom"], "long": options["long"]}
         changes = changed_steps(scenario, settings, what_ifs, run, tornado, trust=trust, **patience)
         written += [("tornado", tornado)] if tornado else []
@@ -165,7 +169,9 @@ def _refuse_extras(options: dict[str, Any]) -> None:
         raise UserError(f"{flags}: not for several jobs on one cluster", hint="leave it out, or run one of the jobs by itself")
 
 
-def _write(run: Run, gantt_file: str | None, trace_file: str | None, look: dict[str, Any]) -> list[tuple[str, str]]:
+def _write(
+    run: Run, gantt_file: str | None, trace_file: str | None, report_file: str | None, look: dict[str, Any]
+) -> list[tuple[str, str]]:
     """Writes the figures that were asked for; returns what was written, and where."""
     written = []
     if gantt_file:
@@ -179,4 +185,8 @@ def _write(run: Run, gantt_file: str | None, trace_file: str | None, look: dict[
 
         events = trace(run, trace_file)
         written.append(("trace", f"{trace_file}, {events:,} events: open it in ui.perfetto.dev"))
+    if report_file:
+        from ..report.page import report
+
+        written.append(("report", f"{report_file}, {report(run, report_file).bars:,} operations: open it in a browser"))
     return written

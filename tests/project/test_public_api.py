@@ -41,6 +41,7 @@ PUBLIC = (
     "memory_plot",
     "model",
     "network",
+    "report",
     "scenario",
     "schedule",
     "search",

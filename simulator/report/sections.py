@@ -1,0 +1,198 @@
+"""The figures and tables of a report, as HTML that needs no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..escape import html
+from ..figures.bars import KINDS
+from ..metrics.idle import BUBBLE, BUSY, OPTIMIZER, TimeByCause, imbalance
+from ..program.program import HOST
+from ..simulation.energy import Energy
+from ..simulation.run import Run, memory_record
+from ..study.idle_causes import Cause, idle_time
+from ..units import GB, US_PER_S, show_bytes, show_digits, show_s
+
+if TYPE_CHECKING:
+    from ..advise.explanation import Explanation
+
+MOST_ROWS = 12
+"""Number of rows of a table beyond which the shortest are left out."""
+LEAST = 1 / 2000
+"""The smallest part of a step that is named."""
+NAMES = {BUSY: "kernels run", BUBBLE: "pipeline bubble", OPTIMIZER: "optimizer", HOST: "launch overhead"}
+COLOURS = {BUSY: "#6f8fb3", BUBBLE: "#cfd5dd", OPTIMIZER: "#4d4d4d"}
+LOSS, GAIN, WHOLE = "#c8781e", "#8d939c", "#31557f"
+"""Of what a cause adds to a step, of a cause without which the rest takes longer, and of what remains."""
+OF_MEMORY = {
+    "parameters": ("parameters", "#31557f"), "gradients": ("gradients", "#7b3fa0"), "optimizer": ("optimizer", "#4d4d4d"),
+    "activations": ("activations", "#db493e"), "working": ("in use at the peak", "#e0a722"),
+    "context": ("CUDA context", "#9aa3af"), "nccl": ("NCCL buffers", "#7d8793"), "fragmentation": ("fragmentation", "#c5cbd3"),
+}  # fmt: skip
+"""The classes of memory that a bar shows: their names and colours."""
+
+
+def facts(run: Run) -> str:
+    """The figures that are asked for first."""
+    m, have = run.metrics, run.scenario.cluster.gpu.memory_bytes
+    low_s, high_s = run.step_time_interval_s
+    shown = [
+        (show_s(m.step_time_s), f"a step; nine in ten between {show_s(low_s)} and {show_s(high_s)}", ""),
+        (f"{m.mfu:.1%}", f"MFU, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU", ""),
+        (f"{m.tokens_per_s_per_gpu:,.0f}", f"tokens/s per GPU, {m.tokens_per_s:,.0f} in all", ""),
+        (f"{m.bubble_fraction:.1%}", "pipeline bubble", ""),
+        (
+            show_bytes(run.peak_memory_bytes),
+            f"of {show_bytes(have)} on the fullest GPU{'' if run.fits else ': does not fit'}",
+            "" if run.fits else " bad",
+        ),
+    ]
+    if isinstance(run.energy, Energy):
+        shown.append((f"{run.energy.joules_per_token:.3g} J", f"per token, {run.energy.mean_w:,.0f} W per GPU", ""))
+    boxes = (f'<div class="fact{bad}"><b>{html(figure)}</b><span>{html(about)}</span></div>' for figure, about, bad in shown)
+    notes = "".join(_note(html(note)) for note in run.notes)
+    return f'<div class="facts">{"".join(boxes)}</div>\n{notes}'
+
+
+def _named(cause: str) -> str:
+    return NAMES.get(cause, cause if cause.startswith(imbalance("")) else f"exposed {cause}")
+
+
+def _colour(cause: str) -> str:
+    if cause in COLOURS:
+        return COLOURS[cause]
+    axis = cause.removeprefix(imbalance(""))
+    colour = KINDS[axis].colours[0] if axis in KINDS else "#b08968"
+    return colour if axis == cause else f"color-mix(in srgb, {colour} 45%, white)"
+
+
+def time_by_cause(run: Run, ranks: Iterable[int]) -> str:
+    """The step of a mean rank, and of the shown ranks, by what the time is spent on."""
+    found, observed = run.time_by_cause, run.observation
+    means = {cause: observed.mean_s(found.of(cause)) / observed.step_s for cause in found.causes}
+    shown = [cause for cause, share in means.items() if share >= LEAST]
+    rows = [_stack("mean of all ranks", ((_colour(c), means[c], f"{_named(c)} {means[c]:.1%}") for c in shown), " first")]
+    for rank in ranks:
+        which = int(run.engine_timeline.class_of[rank])
+        rows.append(_stack(f"rank {rank}", _shares(found, which, int(observed.window_ns[which]), shown)))
+    legend = _legend({f"{_named(cause)} {means[cause]:.1%}": _colour(cause) for cause in shown})
+    return _section("Where the time goes", "".join(rows) + legend)
+
+
+def _shares(found: TimeByCause, which: int, lasts_ns: int, shown: Sequence[str]) -> Iterator[tuple[str, float, str]]:
+    for cause in shown:
+        share = int(found.of(cause)[which]) / lasts_ns if lasts_ns else 0.0
+        yield _colour(cause), share, f"{_named(cause)} {share:.1%}"
+
+
+def _stack(name: str, parts: Iterable[tuple[str, float, str]], more: str = "") -> str:
+    """A bar of coloured parts: colour, share of the whole, and what the part is."""
+    drawn = "".join(
+        f'<i style="width:{100 * share:.3f}%;background:{colour}" title="{html(text)}"></i>'
+        for colour, share, text in parts
+        if share
+    )
+    return f'<div class="stack{more}"><span title="{html(name)}">{html(name)}</span><div>{drawn}</div></div>'
+
+
+def _legend(colours: Mapping[str, str]) -> str:
+    """Names with their colours."""
+    entries = (f'<span><i style="background:{colour}"></i>{html(name)}</span>' for name, colour in colours.items())
+    return f'<div class="legend">{"".join(entries)}</div>'
+
+
+def _section(title: str, content: str, note: str = "") -> str:
+    """A part of the page; `note` is HTML below it."""
+    return f"<section><h2>{html(title)}</h2>{content}{_note(note)}</section>\n"
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{text}</p>' if text else ""
+
+
+def idle(run: Run) -> str:
+    """The longest causes of time without kernels, each with its place."""
+    step_s = run.metrics.step_time_s
+    found = [(cause, s) for cause, s in idle_time(run).largest.items() if s >= LEAST * step_s][:MOST_ROWS]
+    if not found:
+        return ""
+    rows = [[_waited(run, cause), f"{s / step_s:.1%}", show_s(s)] for cause, s in found]
+    note = "Why the step is as long as it is, and what would make it shorter: <code>trainsim explain --report FILE</code>."
+    table = _table(["time without kernels, mean over ranks", "of the step", "each step"], rows, right=(1, 2))
+    return _section("What ranks wait for", table, note)
+
+
+def _waited(run: Run, cause: Cause) -> str:
+    """A cause of idle time; communication by the name that the bars above have for it."""
+    return f"exposed {cause.text}" if cause.name in run.observation.axes else cause.text
+
+
+def why(found: Explanation) -> str:
+    """What the step is lost to, the waterfall, and the changes that were simulated."""
+    losses = "".join(f"<li><b>{html(loss.cause)}</b>: {html(loss.text)}.</li>" for loss in found.losses)
+    rows, left = [], 1.0
+    *causes, peak = found.waterfall.bars
+    for bar in causes:
+        share = found.waterfall.fraction(bar)
+        if abs(share) >= LEAST:
+            name, low = f"{bar.cause} {share:.1%}", max(0.0, min(left, left - share))
+            rows.append(_stack(name, [("transparent", low, ""), (LOSS if share > 0 else GAIN, abs(share), name)]))
+        left -= share
+    name = f"{peak.cause} {left:.1%}"
+    rows.append(_stack(name, [(WHOLE, left, name)]))
+    note = "Causes are removed one after another, and each bar is the difference of two simulated steps."
+    changes = "".join(f"<li>{html(change.text)}</li>" for change in found.best)
+    shorter = f"<ol>{changes}</ol>" if changes else "<p>No change that was tried makes the step shorter.</p>"
+    reasons = _section("Why a step takes as long as it does", f"<ol>{losses}</ol>{''.join(rows)}", note)
+    return reasons + _section("What would make it shorter", shorter, "Each change is a simulated plan that fits in memory.")
+
+
+def memory(run: Run) -> str:
+    """The memory of every pipeline rank at its peak, by class."""
+    have = run.scenario.cluster.gpu.memory_bytes
+    whole_bytes, rows = max(have, run.peak_memory_bytes), []
+    for rank in run.memory:
+        record = memory_record(rank)
+        held = {name: record[f"{kind}_bytes"] for kind, (name, _) in OF_MEMORY.items()}
+        colours = [colour for _, colour in OF_MEMORY.values()]
+        parts = [(c, size / whole_bytes, f"{n} {show_bytes(size)}") for c, (n, size) in zip(colours, held.items(), strict=True)]
+        rows.append(_stack(f"pipeline rank {rank.rank}: {show_bytes(rank.total_bytes)}", parts))
+    what = "the memory of a GPU" if whole_bytes == have else "what the fullest rank needs"
+    note = f"The frame of every bar is {show_bytes(whole_bytes)}, {what}."
+    return _section("Memory by class", "".join(rows) + _legend(dict(OF_MEMORY.values())), note)
+
+
+def network(run: Run) -> str:
+    """The kinds of links with their use, and how long ranks wait for them."""
+    step_s = run.metrics.step_time_s
+    used = [of for of in run.network.classes if of["bytes"]]
+    rows = []
+    for of in used[:MOST_ROWS]:
+        shares = of["utilisation"], of["highest_utilisation"], of["waited_s"] / step_s, of["full_s"] / step_s
+        rows.append([of["kind"], f"{of['links']:,}", f"{of['bytes'] / GB:,.1f}", *(f"{share:.1%}" for share in shares)])
+    head = ["links", "number", "GB each step", "used, mean", "used, most", "ranks wait for them", "of that full"]
+    return _section("Network", _table(head, rows, right=range(1, 7))) if rows else ""
+
+
+def costs(run: Run) -> str:
+    """The most expensive kernels and collectives, with the provenance of their times."""
+    ranks = run.program.ranks
+    rows = [
+        [c.name, c.shape, f"{c.calls:,}", show_digits(c.seconds_each * US_PER_S), show_s(c.seconds / ranks),
+         c.axis or "kernel", c.provenance, f"{c.sigma:.0%}"]
+        for c in sorted((*run.kernel_costs, *run.collective_costs), key=lambda c: -c.seconds)[:MOST_ROWS]
+    ]  # fmt: skip
+    head = ["operation", "shape", "calls", "us each", "each step, mean rank", "kind", "how its time is known", "standard error"]
+    note = "Calls are those of one replica. <code>trainsim run --costs</code> lists all of them with their models."
+    return _section("What costs most", f'<div class="wide">{_table(head, rows, right=(2, 3, 4, 7))}</div>', note)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """A table with a head; the columns `right` are numbers."""
+    classes = dict.fromkeys(right, ' class="right"')
+    top = "".join(f"<th{classes.get(i, '')}>{html(text)}</th>" for i, text in enumerate(head))
+    body = "".join(
+        "<tr>" + "".join(f"<td{classes.get(i, '')}>{html(cell)}</td>" for i, cell in enumerate(row)) + "</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
