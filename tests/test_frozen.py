@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.frozen import replace
-from simulator.program.program import COMPUTE, Compute, Wait
+from simulator.program.operations import COMPUTE, Compute, Wait
 from simulator.workload.blocks.dense import BlockOp
 
 OP = Wait(name="a", streams=(COMPUTE,), layer=2)

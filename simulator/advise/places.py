@@ -11,7 +11,7 @@ import numpy as np
 from ..config import derived
 from ..metrics.idle import exposed
 from ..program.labels import plain_name
-from ..program.program import Collective
+from ..program.operations import Collective
 from ..simulation.run import Run
 from ..simulation.time_block import OF_AXES
 from ..study.waterfall import BUBBLE, OTHER_FLOP

@@ -20,7 +20,8 @@ from ..kept import Kept
 from ..kernels import KernelCost
 from ..plan.mesh import Mesh
 from ..program.labels import Labels
-from ..program.program import OFFLOAD, Program, Role
+from ..program.operations import OFFLOAD
+from ..program.program import Program, Role
 from ..workload.framework import CommunicationSms
 from .collective_policy import CollectivePolicy
 from .communicators import Family, Placed, footprints_of, slots_of, tariff_of

@@ -31,7 +31,8 @@ from ..engine.task import Array, Profile, distinct
 from ..errors import InvariantBroken
 from ..hardware.cluster import Assembly, Cluster
 from ..plan.mesh import OF_EXPERTS, REPLICAS, Mesh
-from ..program.program import Communicator, Program
+from ..program.operations import Communicator
+from ..program.program import Program
 from .communicators import Family, Placed
 from .limiting import never_limiting, work_per_ns
 from .perturb import Perturbation, profiles_of

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..engine.task import WEIGHT_BITS, Array
 from ..errors import InvariantBroken
-from ..program.program import COPY_IN, COPY_OUT, PAGEABLE_IN, PAGEABLE_OUT, UPDATE_ON_HOST
+from ..program.operations import COPY_IN, COPY_OUT, PAGEABLE_IN, PAGEABLE_OUT, UPDATE_ON_HOST
 from .collective_policy import CollectivePolicy
 from .communicators import Family, Service
 from .parts_taken import Occupancy

@@ -28,7 +28,8 @@ from ..engine.skeleton import Skeleton, Tariff
 from ..engine.task import SPEED_BITS, Array, Csr, distinct
 from ..engine.template import Template
 from ..program.labels import Labels
-from ..program.program import COMPUTE, HOST, WAIT, AnyOp, Collective, Transfer
+from ..program.operations import COMPUTE, HOST, AnyOp, Collective, Transfer
+from ..program.program import WAIT
 from .collective_policy import BARRIER
 
 GRAPHED = ("F", "B", "I", "W", "optimizer")

@@ -8,7 +8,7 @@ from ..costs.collectives import nccl_choice
 from ..costs.collectives.occupancy import COPY_ENGINES, Place, memory_traffic_bytes, sms
 from ..engine.task import FULL_SPEED, Array, distinct
 from ..hardware.cluster import Cluster
-from ..program.program import OFFLOAD, UPDATE_ON_HOST, Communicator
+from ..program.operations import OFFLOAD, UPDATE_ON_HOST, Communicator
 from ..units import GB, NS_PER_S
 from ..workload.framework import CommunicationSms
 

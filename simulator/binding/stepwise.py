@@ -23,7 +23,7 @@ from ..collectives import Round, is_pipelined, windows
 from ..engine.skeleton import Expansion
 from ..engine.task import RATE_BITS, SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, Profile, TaskGraph, distinct, offsets
 from ..engine.timeline import Times
-from ..program.program import Collective, Transfer
+from ..program.operations import Collective, Transfer
 from ..units import ns
 from .bind import Bound, Site
 from .host_copies import ALGORITHM as COPY

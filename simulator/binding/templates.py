@@ -16,22 +16,8 @@ from ..engine.template import Template
 from ..errors import InvariantBroken
 from ..kernels import KernelCost, Rowwise
 from ..program.labels import Labels
-from ..program.program import (
-    COMPUTE,
-    END,
-    LAST,
-    PARAMETERS,
-    AnyOp,
-    Body,
-    Collective,
-    Compute,
-    Key,
-    Matrix,
-    Program,
-    Role,
-    Step,
-    Transfer,
-)
+from ..program.operations import COMPUTE, AnyOp, Collective, Compute, Matrix, Transfer
+from ..program.program import END, LAST, PARAMETERS, Body, Key, Program, Role, Step
 
 TRANSFER = "sendrecv"
 """The kind of a transfer between two ranks: a send on one rank and a receive on the other."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import UserError, must_be
 from ..files import atomic
-from ..program.program import COMPUTE, Transfer
+from ..program.operations import COMPUTE, Transfer
 from ..simulation.run import Run
 from ..units import NS_PER_US, US_PER_S
 from .bars import KINDS, step_spans_ns

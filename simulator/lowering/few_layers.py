@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from ..frozen import replace
 from ..plan.plan import Plan
-from ..program.program import AnyOp, Body, Program
+from ..program.operations import AnyOp
+from ..program.program import Body, Program
 from ..workload.job import Job
 from ..workload.model import Model
 

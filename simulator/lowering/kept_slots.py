@@ -22,8 +22,9 @@ from ..program.slot import FORWARD, slots_of
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
+from .build import Called, called_by, stages_of, steps_of, work_of
 from .few_layers import FEW, are_alike, are_proven, longer, with_few_layers
-from .lower import Called, called_by, lower_slots, stages_of, steps_of, work_of
+from .lower import lower_slots
 
 Programs = tuple[Program, ...]
 """A program for each position in a ring without balance, or one for all ranks."""

@@ -13,7 +13,8 @@ from functools import partial
 from ..errors import InvariantBroken
 from ..frozen import replace
 from ..kernels import FP32_BYTES, UNFUSED, Attention, Gemm, Kernel, Part, Rowwise, Split
-from ..program.program import AnyOp, Body, Compute, Program, Purpose
+from ..program.operations import AnyOp, Compute, Purpose
+from ..program.program import Body, Program
 from ..workload.blocks.dense import BlockOp
 from ..workload.framework import Framework, Fusion
 from .chunked_head import in_chunks, sums_of_chunks

@@ -1,45 +1,25 @@
 """Lowering of model, plan, job and schedule to a program: `build`, then one pass after another.
 
-`build` writes the pipeline before any other parallelism: stages, bodies of unsplit operators, steps in schedule order. The
-program has several training steps from a standing start, or the one step that stands for every step of a run (iterations.py).
+`build` (build.py) writes the pipeline before any other parallelism. The program has several training steps from a standing start,
+or the one step that stands for every step of a run (iterations.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from math import lcm
 
 from ..frozen import replace
-from ..kernels import Part
 from ..plan.plan import Plan
-from ..plan.stage_layers import stage_layers
 from ..program.layout import Layout
-from ..program.program import (
-    ACTIVATION,
-    COMPUTE,
-    END,
-    GRADIENT,
-    LAST,
-    LOSS,
-    Body,
-    Compute,
-    Key,
-    Program,
-    Stage,
-    Step,
-    Wait,
-)
-from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Pair, Slot, slots_of
-from ..workload.blocks.dense import BlockOp
-from ..workload.blocks.prediction import further_tokens
+from ..program.program import Program
 from ..workload.framework import Framework, MemoryOverhead
 from ..workload.job import ELEMENT_BYTES, Job
-from ..workload.learning import learning, packed
 from ..workload.model import Model
+from .build import build, names_of, steps_of
 from .chunked_head import chunks_head
 from .iterations import between_norms, repeat
-from .kernels_of_framework import accumulate, framework_kernels
+from .kernels_of_framework import accumulate
 from .passes.context_parallel import ContextParallel, context_parallel
 from .passes.data_parallel import DataParallel, OfParameters, Replicas, data_parallel
 from .passes.decomposed_gemms import decomposed_gemms
@@ -57,21 +37,12 @@ from .passes.scales import reduce_scales
 from .passes.sharded_units import units
 from .passes.shards import ShardedState
 from .passes.tensor_parallel import tensor_parallel
-from .passes.vocabulary import SharedVocabulary, kernels_of_stage, vocabulary
+from .passes.vocabulary import SharedVocabulary, vocabulary
 from .passes.working_set import Sizes, keep_results, working_sets
 from .passes.zero1 import zero1
 from .passes.zero3 import zero3
 from .roles import joined
 
-PARTS = {
-    FORWARD: (Part.FORWARD,),
-    BACKWARD: (Part.INPUT_GRADIENT, Part.WEIGHT_GRADIENT),
-    INPUT_GRADIENT: (Part.INPUT_GRADIENT,),
-    WEIGHT_GRADIENT: (Part.WEIGHT_GRADIENT,),
-}
-"""The parts of an operator that run in a slot of each kind."""
-Called = tuple[str, int, int]
-"""What a slot calls: kind, stage, and part of the sequence."""
 VOCABULARY_MULTIPLE = 128
 """A vocabulary that tensor-parallel ranks cannot divide evenly is padded to this many rows per rank, as Megatron pads it."""
 
@@ -93,7 +64,7 @@ def lower(
     `lower_slots` made of the same plan for another number of microbatches; no operation is then lowered twice.
     """
     if slots and not (plan.shares_vocabulary or plan.offloading.activations):  # the passes of both change steps too
-        slots = [replace(program, orders=steps_of(layout, _names(layout, program))) for program in slots]
+        slots = [replace(program, orders=steps_of(layout, names_of(layout, program))) for program in slots]
     else:
         slots = lower_slots(model, plan, job, layout, dp=dp, framework=framework)
     programs = [_lowered(of, model, plan, job, layout, dp=dp, framework=framework, steps=steps) for of in slots]
@@ -246,155 +217,3 @@ def _divisible(model: Model, plan: Plan) -> Model:
     rows = lcm(VOCABULARY_MULTIPLE * plan.tp, shares)
     vocab = model.vocab if model.vocab % shares == 0 else -(-model.vocab // rows) * rows
     return replace(model, vocab=vocab, kv_heads=max(model.kv_heads, plan.tp))
-
-
-def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framework) -> Program:
-    """Bodies for F, B, I and W with the framework's kernels of each stage, called in the order of the schedule.
-
-    Kernels are those of the tokens of one context-parallel rank. Stages share bodies, unless every layer has a load of its own.
-    """
-    counts = stage_layers(plan, model, job.sequence_length, layout.layered)
-    stages = tuple(stages_of((*counts, *[0] * layout.shares), layout))
-    fraction, job = job.packed_fraction, replace(job, sequence_length=job.sequence_length // plan.cp)
-    embedded, headed = ({s.rank for s in stages if getattr(s, end)} for end in ("embedding", "head"))
-    together = embedded == headed  # one rank has both ends, and holds a table that they share once
-    bodies: dict[str, Body] = {}
-    kernels: dict[str, list[tuple[int, BlockOp]]] = {}
-    names: dict[Called, str] = {}
-    for kind, number, part in called_by(layout):
-        stage = stages[number]
-        name = work_of(model, plan, job, stage, part if layout.shape.splits > 1 else -1)
-        if name not in kernels:
-            whole = ((i, packed(op, fraction)) for i, op in _operators(model, job, stage, together, layout.shape.splits, part))
-            listed = plan.recomputation.ops
-            operators = [(i, replace(op, listed=True) if i >= 0 and op.name in listed else op) for i, op in whole]
-            of = framework_kernels(operators, framework, plan.tp, chunked=chunks_head(plan, framework))
-            of = kernels_of_stage(of, stage, layout.shape.ranks) if layout.shares else of
-            kernels[name] = learning(of, job, stage.first_layer, embedding=stage.embedding)
-        names[kind, number, part] = body = f"{kind} of {name}"
-        if body not in bodies:
-            bodies[body] = _body(kind, kernels[name])
-    return Program(stages, bodies, steps_of(layout, names), {})
-
-
-def work_of(model: Model, plan: Plan, job: Job, stage: Stage, part: int) -> str:
-    """The work of a stage, as text: for whole sequences (part -1), or for a part of them. Stages of equal work share bodies."""
-    ends = "embedding, " * stage.embedding, ", head" * stage.head
-    name = f"{ends[0]}{_layers_of(model, stage)} layers{ends[1]}" + ", share" * stage.share
-    name += f", part {part}" if part >= 0 else ""
-    frozen = min(max(0, job.frozen_layers - stage.first_layer), stage.layers)
-    name += f", {frozen} frozen" if frozen else ""
-    return name + (f", stage {stage.number}" if plan.moe.layers_differ else "")
-
-
-def called_by(layout: Layout) -> Iterable[Called]:
-    """The bodies that the slots of a layout call, in the order of their first calls."""
-    slots = (slot for boxes in layout.orders for box in boxes for slot in slots_of(box))
-    return dict.fromkeys((kind, stage, microbatch % layout.shape.splits) for kind, stage, microbatch in slots)
-
-
-def _names(layout: Layout, program: Program) -> dict[Called, str]:
-    """The names of the bodies that a program of the same slots calls."""
-    splits, steps = layout.shape.splits, (step for order in program.orders for step in order)
-    return {(step.phase, step.stage % layout.stages, step.microbatch % splits): step.body for step in steps}
-
-
-def steps_of(layout: Layout, names: Mapping[Called, str]) -> tuple[tuple[Step, ...], ...]:
-    """The steps of every rank in the order of the schedule, given the names of their bodies."""
-    splits = layout.shape.splits
-    return tuple(
-        tuple(
-            _step(names[slot.kind, slot.stage, slot.microbatch % splits], slot, layout, number if isinstance(box, Pair) else -1)
-            for number, box in enumerate(boxes)
-            for slot in slots_of(box)
-        )
-        for boxes in layout.orders
-    )
-
-
-def stages_of(counts: Sequence[int], layout: Layout) -> Iterator[Stage]:
-    """The instances of the stages, given the number of layers of each stage in pipeline order."""
-    for instance, rank in enumerate(layout.placement):
-        number = instance % layout.stages
-        share, ends = number >= layout.layered, (number == 0, number == layout.layered - 1)
-        if share:
-            ends = number < layout.layered + layout.shape.ranks, number >= layout.layered + layout.shape.ranks
-        yield Stage(number, rank, layout.chunk(instance), sum(counts[:number]), counts[number], *ends, share)
-
-
-def _operators(model: Model, job: Job, stage: Stage, together: bool, splits: int, part: int) -> list[tuple[int, BlockOp]]:
-    """Operators as (layer within the stage or -1, operator) in forward order, for one of `splits` parts of every sequence.
-
-    Modules that predict further tokens are numbered like layers behind the last.
-    """
-    block, seq = model.block, job.sequence_length // splits
-    size = {"batch": job.microbatch_size, "seq": seq, "element_bytes": job.element_bytes}
-    before = block.embedding(model, **size) if stage.embedding else []
-    tied = model.tied_embeddings
-    after = block.head(model, **size, owns_table=not (tied and together)) if stage.head else []
-    further = further_tokens(model, block, **size, prefix=part * seq, owns_table=not (tied or together)) if stage.head else ()
-    kinds = [block.kind(model, number) for number in range(stage.first_layer, stage.first_layer + stage.layers)]
-    layer = {kind: block.layer(model, **size, prefix=part * seq, number=stage.first_layer + kinds.index(kind)) for kind in kinds}
-    layers = [(-1, before), *((i, layer[kind]) for i, kind in enumerate(kinds)), (-1, after[:1])]
-    modules = [(stage.layers + number if number >= 0 else -1, op) for number, op in further]
-    return [*((i, op) for i, ops in layers for op in ops), *modules, *((-1, op) for op in after[1:])]
-
-
-def _layers_of(model: Model, stage: Stage) -> str:
-    """The numbers of layers of a stage, in their order; with their kinds where the layers of the model differ."""
-    kinds = (model.block.kind(model, number) for number in range(stage.first_layer, stage.first_layer + stage.layers))
-    return ", ".join(f"{len(list(alike))} {kind}".strip() for kind, alike in groupby(kinds)) or "0"
-
-
-def _body(kind: str, operators: list[tuple[int, BlockOp]]) -> Body:
-    """The body of a slot: F in forward order; B, I and W in reverse, with input gradients, weight gradients or (B) both.
-
-    A slot without a kernel, such as the input gradients of a stage of the embedding alone, waits for its input only.
-    """
-    order = operators if kind == FORWARD else reversed(operators)
-    kernels = tuple(new for layer, op in order for part in PARTS[kind] for new in _compute(layer, op, part))
-    return Body(kernels or (Wait(name="wait for input", streams=(COMPUTE,), part=PARTS[kind][0]),))
-
-
-def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
-    """The kernel of one part of an operator; nothing if the operator has no such part."""
-    kernel = {Part.FORWARD: op.forward, Part.INPUT_GRADIENT: op.input_gradient, Part.WEIGHT_GRADIENT: op.weight_gradient}[part]
-    if kernel is None:
-        return
-    name = f"{layer}.{op.name}" if layer >= 0 else op.name
-    forward, inputs = part is Part.FORWARD, part is Part.INPUT_GRADIENT
-    yield Compute(
-        name=name if forward else f"{name}.{'dgrad' if inputs else 'wgrad'}",
-        operator=name,
-        streams=(COMPUTE,),
-        layer=layer,
-        part=part,
-        kernel=kernel,
-        split=op.split,
-        expert=op.expert,
-        frozen=op.frozen,
-        adapter=op.adapter,
-        matrices=op.matrices,
-        listed=op.listed,
-        parameters=op.parameters if forward else 0,
-        whole_parameters=op.whole_parameters if forward else 0,
-        held_bytes=op.saved_bytes if forward else 0,
-        adds_gradient=not forward and (op.fused_weight_gradient or not inputs),
-    )
-
-
-def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
-    """The step of a slot: the call of a body, with the keys that the step waits for and produces."""
-    kind, number, microbatch = slot
-    stage, last = layout.instance(number, microbatch), number == layout.layered - 1
-    if number >= layout.layered:
-        return Step(body, kind, stage, microbatch, outputs=((LAST, ("done", kind, stage, microbatch)),))
-    after: tuple[Key, ...] = ()
-    outputs: tuple[tuple[str, Key], ...] = ()
-    if kind == "F":
-        after = ((ACTIVATION, stage, microbatch),) if number else ()
-        outputs = ((END, (LOSS, stage, microbatch) if last else (ACTIVATION, stage + 1, microbatch)),)
-    elif kind in ("B", "I"):
-        after = ((LOSS if last else GRADIENT, stage, microbatch),)
-        outputs = ((END, (GRADIENT, stage - 1, microbatch)),) if number else ()
-    return Step(body, kind, stage, microbatch, after, (*outputs, (LAST, ("done", kind, stage, microbatch))), 0, pair)

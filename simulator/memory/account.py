@@ -24,7 +24,8 @@ from ..kernels import Part
 from ..program.holdings import Holding
 from ..program.labels import Array, Labels
 from ..program.layout import NUMBER_OF_KIND, Layout
-from ..program.program import COPY_OUT, Body, Collective, Program, Purpose
+from ..program.operations import COPY_OUT, Collective, Purpose
+from ..program.program import Body, Program
 from ..program.slot import FORWARD, KINDS
 from .items import Item, Terms, host_bytes, nccl_items, passing_items, static_items
 

@@ -19,7 +19,8 @@ from math import ceil, prod
 from ..plan.offload import Offload
 from ..plan.plan import Shards
 from ..program.holdings import Holding
-from ..program.program import AnyOp, Collective, Communicator, Compute, Program, Transfer
+from ..program.operations import AnyOp, Collective, Communicator, Compute, Transfer
+from ..program.program import Program
 from ..units import KIB, MIB, counted, show_bytes
 from ..workload.framework import MemoryOverhead
 from ..workload.optimizer import Optimizer

@@ -17,7 +17,8 @@ from ..errors import InvariantBroken
 from ..kernels import Part
 from ..program.holdings import Holding
 from ..program.labels import Array, Labels, plain_name
-from ..program.program import AnyOp, Collective, Program, Purpose, Stage, Step
+from ..program.operations import AnyOp, Collective, Purpose
+from ..program.program import Program, Stage, Step
 
 BUFFERS = {
     Holding.GATHERED: "units in flight",

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..program.holdings import Holding
-from ..program.program import AnyOp, Program, Step
+from ..program.operations import AnyOp
+from ..program.program import Program, Step
 from ..units import counted
 from .account import usage
 from .items import Item

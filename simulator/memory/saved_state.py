@@ -10,7 +10,8 @@ from ..frozen import replace
 from ..plan.offload import Offload
 from ..plan.plan import Shards
 from ..program.holdings import Holding
-from ..program.program import Compute, Program
+from ..program.operations import Compute
+from ..program.program import Program
 from ..program.slot import FORWARD
 from .items import Terms, static_items
 

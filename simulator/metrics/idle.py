@@ -27,7 +27,7 @@ from ..engine.stretched_timeline import StretchedTimeline
 from ..engine.task import distinct
 from ..engine.timeline import Times
 from ..program.labels import Labels
-from ..program.program import COMPUTE, OFFLOAD
+from ..program.operations import COMPUTE, OFFLOAD
 from . import Array, Observation, Repeats
 
 SCALES = "time"

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import Rowwise
-from .program import HOST, AnyOp, Collective, Compute, Stage, Step, Transfer, Wait
+from .operations import HOST, AnyOp, Collective, Compute, Transfer, Wait
+from .program import Stage, Step
 
 Array = NDArray[Any]
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..escape import html
 from ..figures.bars import KINDS
 from ..metrics.idle import BUBBLE, BUSY, OPTIMIZER, TimeByCause, imbalance
-from ..program.program import HOST
+from ..program.operations import HOST
 from ..simulation.energy import Energy
 from ..simulation.run import Run, memory_record
 from ..study.idle_causes import Cause, idle_time

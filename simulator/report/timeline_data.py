@@ -16,7 +16,7 @@ import numpy as np
 from ..engine.task import Array
 from ..figures.bars import KINDS, step_spans_ns
 from ..program.labels import Labels
-from ..program.program import COMPUTE
+from ..program.operations import COMPUTE
 from ..program.slot import KINDS as SLOT_KINDS
 from ..simulation.run import Run
 from ..units import NS_PER_S, show_bytes

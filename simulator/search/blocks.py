@@ -15,7 +15,8 @@ import numpy as np
 
 from ..binding.bind import Bound
 from ..engine.task import FULL_SPEED, SPEED_BITS, Array, distinct, offsets
-from ..program.program import COMPUTE, END, LAST, Program, Step, Transfer, Wait
+from ..program.operations import COMPUTE, Transfer, Wait
+from ..program.program import END, LAST, Program, Step
 
 UNREACHED = -(1 << 60)
 """The length of a path that does not exist."""

@@ -23,7 +23,8 @@ from ..config.scenario import Scenario
 from ..engine.task import WEIGHT_BITS, Array, distinct
 from ..frozen import replace
 from ..program.layout import Layout
-from ..program.program import COMPUTE, PARAMETERS, Key, Program, Step
+from ..program.operations import COMPUTE
+from ..program.program import PARAMETERS, Key, Program, Step
 from ..simulation import steady_state
 from ..simulation.simulate import bound_of, program_of
 from .blocks import Block, each_body_once, is_transfer, is_wait, rows_of

@@ -18,11 +18,12 @@ from ..config import catalog, derived
 from ..config.scenario import Scenario
 from ..errors import UserError
 from ..frozen import replace
+from ..lowering.build import stages_of, work_of
 from ..lowering.kept_slots import what_matters
-from ..lowering.lower import stages_of, work_of
 from ..plan.stage_layers import stage_layers
 from ..program.layout import Layout, lay_out, placements_of
-from ..program.program import COMPUTE, END, Stage
+from ..program.operations import COMPUTE
+from ..program.program import END, Stage
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Shape, slots_of
 from .blocks import Rows, through_pair_ns
 from .slot_rows import KeptRows, RowsByName, Sample

@@ -17,7 +17,8 @@ from ..costs.kernels.family import Provenance as OfKernels
 from ..engine.task import Array, distinct
 from ..kernels import Kernel
 from ..program.labels import plain_name
-from ..program.program import AnyOp, Body, Collective, Compute, Transfer
+from ..program.operations import AnyOp, Collective, Compute, Transfer
+from ..program.program import Body
 from ..units import seconds as seconds_of
 from ..units import show_bytes, show_s
 from .result import Result

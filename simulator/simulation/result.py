@@ -26,7 +26,8 @@ from ..metrics.idle import measure as time_by_cause
 from ..metrics.mfu import CONVENTION
 from ..program.holdings import Holding
 from ..program.labels import Labels
-from ..program.program import HOST, OFFLOAD, Program
+from ..program.operations import HOST, OFFLOAD
+from ..program.program import Program
 from ..units import TFLOP, seconds
 from ..workload.learning import train_flop_per_token
 from .memory_check import host_bytes, host_capacity_bytes

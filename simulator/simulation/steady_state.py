@@ -17,7 +17,7 @@ from ..engine.template import Template
 from ..engine.timeline import Timeline
 from ..metrics import Window, whole
 from ..program.labels import Labels
-from ..program.program import COMPUTE
+from ..program.operations import COMPUTE
 
 BETWEEN_NORMS = None
 """Value in place of a number of training steps: a single step from one gradient norm to the next."""

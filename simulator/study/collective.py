@@ -31,7 +31,8 @@ from ..fabrics.policy import IN_SWITCHES, MEASURED_AS, NCCL, can_reduce, policy_
 from ..fabrics.uneven_alltoall import KIND, Exchange, uneven_policy
 from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
-from ..program.program import Body, Collective, Communicator, Program, Step
+from ..program.operations import Collective, Communicator
+from ..program.program import Body, Program, Step
 from ..simulation import choose_engine, estimated_effort
 from ..units import GB, US_PER_S, counted, seconds, show_bytes, show_s
 from . import legal_values

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..metrics.idle import latest_predecessors
 from ..program.labels import Labels
-from ..program.program import HOST
+from ..program.operations import HOST
 from ..simulation.network.limiting_links import limits_of_flows
 from ..simulation.network.waits import links_of_limits
 from ..simulation.result import Result

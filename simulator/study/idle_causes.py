@@ -19,7 +19,7 @@ import numpy as np
 from ..engine.task import Array
 from ..metrics import Observation
 from ..metrics.idle import BUBBLE, BUSY, OPTIMIZER, imbalance, waits
-from ..program.program import HOST
+from ..program.operations import HOST
 from ..program.slot import FORWARD, KINDS
 from ..simulation.result import Result
 from ..simulation.run import Run

@@ -19,7 +19,7 @@ from ..errors import UserError
 from ..kernels import Kernel
 from ..metrics import Observation, Window, observe, whole
 from ..program.labels import Labels
-from ..program.program import HOST, Compute, Purpose
+from ..program.operations import HOST, Compute, Purpose
 from ..program.slot import KINDS
 from ..simulation import choose_engine
 from ..simulation.result import Result

@@ -20,7 +20,8 @@ from simulator.engine.timeline import Timeline, Times
 from simulator.kernels import Gemm
 from simulator.metrics import Observation, observe
 from simulator.program.labels import Labels
-from simulator.program.program import COMPUTE, Compute, Stage, Step
+from simulator.program.operations import COMPUTE, Compute
+from simulator.program.program import Stage, Step
 
 from ..small_scenarios import scenario, small_cluster
 

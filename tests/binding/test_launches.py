@@ -31,22 +31,8 @@ from simulator.kernels import Kernel, KernelCost, Rowwise
 from simulator.metrics import idle, observe
 from simulator.metrics.idle import BUBBLE
 from simulator.plan.mesh import Mesh
-from simulator.program.program import (
-    COMPUTE,
-    END,
-    HOST,
-    AnyOp,
-    Body,
-    Collective,
-    Communicator,
-    Compute,
-    Key,
-    Program,
-    Stage,
-    Step,
-    Transfer,
-    Wait,
-)
+from simulator.program.operations import COMPUTE, HOST, AnyOp, Collective, Communicator, Compute, Transfer, Wait
+from simulator.program.program import END, Body, Key, Program, Stage, Step
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario

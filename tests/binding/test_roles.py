@@ -20,7 +20,8 @@ from simulator.lowering.passes.data_parallel import DP
 from simulator.metrics import observe
 from simulator.metrics.idle import measure
 from simulator.plan.mesh import Mesh
-from simulator.program.program import COMPUTE, Body, Collective, Compute, Program, Role, Step
+from simulator.program.operations import COMPUTE, Collective, Compute
+from simulator.program.program import Body, Program, Role, Step
 from simulator.simulation.simulate import program_of, site_of
 
 from ..small_scenarios import both, scenario, small_cluster

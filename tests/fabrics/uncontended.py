@@ -16,7 +16,8 @@ from simulator.engine.replay import with_fixed_durations
 from simulator.hardware.cluster import Cluster, LinkSpec
 from simulator.kernels import Kernel
 from simulator.plan.mesh import Mesh
-from simulator.program.program import Body, Collective, Communicator, Program, Step
+from simulator.program.operations import Collective, Communicator
+from simulator.program.program import Body, Program, Step
 from simulator.units import seconds
 
 GB = 10**9

@@ -24,7 +24,7 @@ from simulator.engine.replay import replay, with_fixed_durations
 from simulator.errors import OutsideDomain, UserError
 from simulator.plan.plan import Fidelity
 from simulator.program.layout import Layout, lay_out
-from simulator.program.program import COMPUTE
+from simulator.program.operations import COMPUTE
 from simulator.program.slot import Exchange, Shape, Slot
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario

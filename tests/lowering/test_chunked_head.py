@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.kernels import Gemm, Part, Rowwise
 from simulator.lowering.chunked_head import tokens_of_chunk
-from simulator.program.program import Compute, Program, Purpose
+from simulator.program.operations import Compute, Purpose
+from simulator.program.program import Program
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.runnable import RunnableScenario
 from simulator.simulation.simulate import layout_of, program_of

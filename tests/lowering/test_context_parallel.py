@@ -14,7 +14,8 @@ from simulator.config import feasible
 from simulator.errors import UserError
 from simulator.kernels import Attention, Part, Rowwise
 from simulator.plan.mesh import Mesh
-from simulator.program.program import AnyOp, Collective, Compute, Program, Purpose
+from simulator.program.operations import AnyOp, Collective, Compute, Purpose
+from simulator.program.program import Program
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import prices_of, program_of

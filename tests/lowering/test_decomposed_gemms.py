@@ -12,7 +12,7 @@ import simulator as sim
 from simulator.config import feasible
 from simulator.errors import UserError
 from simulator.kernels import Gemm, Part, Rowwise
-from simulator.program.program import AnyOp, Collective, Compute, Purpose
+from simulator.program.operations import AnyOp, Collective, Compute, Purpose
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of

@@ -16,7 +16,7 @@ from simulator.errors import UserError
 from simulator.lowering.passes.expert_parallel import touched
 from simulator.lowering.routing import drawn, with_one_hot_rank
 from simulator.metrics.idle import imbalance
-from simulator.program.program import Collective, Purpose
+from simulator.program.operations import Collective, Purpose
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import program_of

@@ -20,7 +20,8 @@ from simulator.errors import UserError
 from simulator.kernels import Part
 from simulator.lowering.passes.expert_overlap import paired
 from simulator.program.layout import check, lay_out
-from simulator.program.program import LAST, Compute, Purpose
+from simulator.program.operations import Compute, Purpose
+from simulator.program.program import LAST
 from simulator.program.slot import Pair, Shape, Slot, slots_of
 from simulator.schedules import interleaved
 from simulator.simulation.runnable import RunnableScenario as Scenario

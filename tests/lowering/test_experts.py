@@ -22,7 +22,7 @@ from simulator.kernels import Gemm, Part
 from simulator.lowering import routing
 from simulator.lowering.passes.expert_parallel import touched
 from simulator.lowering.routing import drawn
-from simulator.program.program import Collective, Compute, Purpose
+from simulator.program.operations import Collective, Compute, Purpose
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import program_of
 

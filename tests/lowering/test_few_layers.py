@@ -15,10 +15,12 @@ from simulator.frozen import replace
 from simulator.kept import Kept
 from simulator.kernels import Part
 from simulator.lowering import kept_slots
+from simulator.lowering.build import called_by
 from simulator.lowering.few_layers import FEW, ApartError, are_alike, are_proven, longer
-from simulator.lowering.lower import called_by, lower_slots
+from simulator.lowering.lower import lower_slots
 from simulator.plan.stage_layers import stage_layers
-from simulator.program.program import COMPUTE, Body, Program, Wait
+from simulator.program.operations import COMPUTE, Wait
+from simulator.program.program import Body, Program
 from simulator.simulation.runnable import RunnableScenario as Scenario
 
 from ..equality.test_plans import scenarios

@@ -19,7 +19,8 @@ from simulator.config import catalog, feasible
 from simulator.config.document import read
 from simulator.kernels import Attention, Kernel, Rowwise
 from simulator.lowering.kernels_of_framework import Layered, framework_kernels
-from simulator.program.program import Collective, Compute, Program
+from simulator.program.operations import Collective, Compute
+from simulator.program.program import Program
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of, site_of

@@ -15,7 +15,7 @@ from simulator.config import feasible
 from simulator.errors import UserError
 from simulator.kernels import Part
 from simulator.lowering.passes.data_parallel import parameters_by_stage
-from simulator.program.program import Collective, Compute, Purpose
+from simulator.program.operations import Collective, Compute, Purpose
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import program_of
 

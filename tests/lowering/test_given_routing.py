@@ -17,7 +17,7 @@ from simulator.config import token_shares
 from simulator.errors import UserError
 from simulator.kernels import Gemm, Part
 from simulator.lowering.routing import apportioned, drawn
-from simulator.program.program import Compute
+from simulator.program.operations import Compute
 from simulator.simulation.simulate import program_of
 
 from ..small_scenarios import both, bound_twice

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import simulator as sim
-from simulator.program.program import Compute
+from simulator.program.operations import Compute
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of
 

@@ -19,7 +19,8 @@ from simulator.errors import UserError
 from simulator.lowering import routing
 from simulator.lowering.passes import expert_parallel
 from simulator.lowering.routing import drawn, layers_with_experts, loads
-from simulator.program.program import Collective, Compute, Program, Purpose
+from simulator.program.operations import Collective, Compute, Purpose
+from simulator.program.program import Program
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import program_of
 

@@ -14,7 +14,8 @@ import simulator as sim
 from simulator.errors import UserError
 from simulator.kernels import Attention, Part
 from simulator.memory.account import RankMemory
-from simulator.program.program import Collective, Compute, Program, Purpose
+from simulator.program.operations import Collective, Compute, Purpose
+from simulator.program.program import Program
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, prices_of, program_of

@@ -12,7 +12,8 @@ import pytest
 import simulator as sim
 from simulator.config.scenario import Scenario
 from simulator.lowering import lower as lowering
-from simulator.program.program import END, LAST, AnyOp, Program, Step
+from simulator.program.operations import AnyOp
+from simulator.program.program import END, LAST, Program, Step
 from simulator.simulation.simulate import program_of
 
 from ..small_scenarios import HOST, scenario, small_cluster, small_model

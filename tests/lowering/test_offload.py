@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.lowering.passes.data_parallel import parameters_by_stage
-from simulator.program.program import (
+from simulator.program.operations import (
     COPY_IN,
     COPY_OUT,
     OFFLOAD,
@@ -21,8 +21,8 @@ from simulator.program.program import (
     UPDATE_ON_HOST,
     Collective,
     Compute,
-    Program,
 )
+from simulator.program.program import Program
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import program_of

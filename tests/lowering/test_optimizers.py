@@ -13,7 +13,8 @@ import simulator as sim
 from simulator.errors import UserError
 from simulator.kernels import Gemm, Rowwise
 from simulator.lowering.passes.muon import Matrix, newton_schulz_flop
-from simulator.program.program import AnyOp, Collective, Compute, Program, Purpose
+from simulator.program.operations import AnyOp, Collective, Compute, Purpose
+from simulator.program.program import Program
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of

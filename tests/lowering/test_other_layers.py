@@ -15,7 +15,8 @@ from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import Estimator
 from simulator.errors import UserError
 from simulator.kernels import Attention, Part, Rowwise, Split
-from simulator.program.program import Collective, Compute, Program, Purpose
+from simulator.program.operations import Collective, Compute, Purpose
+from simulator.program.program import Program
 from simulator.simulation.runnable import RunnableScenario
 from simulator.simulation.simulate import program_of
 from simulator.workload.blocks.dense import BlockOp

@@ -15,7 +15,7 @@ from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import Estimator
 from simulator.errors import UserError
 from simulator.kernels import NARROW_BYTES, Attention, Gemm, Rowwise
-from simulator.program.program import Collective
+from simulator.program.operations import Collective
 from simulator.simulation.simulate import program_of
 from simulator.workload.framework import LowPrecision
 

@@ -17,7 +17,8 @@ import simulator as sim
 from simulator.config import derived, feasible
 from simulator.errors import UserError
 from simulator.kernels import Attention, Part, Split
-from simulator.program.program import AnyOp, Collective, Compute, Program, Purpose
+from simulator.program.operations import AnyOp, Collective, Compute, Purpose
+from simulator.program.program import Program
 from simulator.simulation.memory_check import remedies
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of, site_of

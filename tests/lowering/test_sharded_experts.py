@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.config import derived
-from simulator.program.program import Collective, Purpose
+from simulator.program.operations import Collective, Purpose
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import program_of
 

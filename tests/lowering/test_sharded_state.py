@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.config import derived
 from simulator.errors import UserError
-from simulator.program.program import Collective, Compute, Program, Purpose
+from simulator.program.operations import Collective, Compute, Purpose
+from simulator.program.program import Program
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import program_of

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import simulator as sim
-from simulator.program.program import COMPUTE, Collective, Program, Purpose
+from simulator.program.operations import COMPUTE, Collective, Purpose
+from simulator.program.program import Program
 from simulator.simulation.runnable import RunnableScenario
 from simulator.simulation.simulate import program_of
 from simulator.workload.framework import Framework, LowPrecision

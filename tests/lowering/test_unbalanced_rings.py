@@ -10,7 +10,7 @@ import simulator as sim
 from simulator.config import feasible
 from simulator.errors import UserError
 from simulator.kernels import Attention, Part
-from simulator.program.program import AnyOp, Collective, Compute, Wait
+from simulator.program.operations import AnyOp, Collective, Compute, Wait
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import program_of
 

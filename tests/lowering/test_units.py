@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.program.program import Collective, Compute, Program, Purpose
+from simulator.program.operations import Collective, Compute, Purpose
+from simulator.program.program import Program
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.simulate import layout_of, program_of
 

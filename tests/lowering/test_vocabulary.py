@@ -17,7 +17,8 @@ from simulator.errors import UserError
 from simulator.kernels import Gemm, Part, Split
 from simulator.plan.stage_layers import stage_layers
 from simulator.program.layout import Layout, check, lay_out
-from simulator.program.program import AnyOp, Collective, Compute, Program
+from simulator.program.operations import AnyOp, Collective, Compute
+from simulator.program.program import Program
 from simulator.program.slot import Shape, Slot, slots_of
 from simulator.schedules._vocabulary import BARRIERS, with_vocabulary
 from simulator.simulation.memory_check import memory_of

@@ -6,7 +6,8 @@ import pytest
 
 import simulator as sim
 from simulator.errors import UserError
-from simulator.program.program import Collective, Compute, Program, Purpose
+from simulator.program.operations import Collective, Compute, Purpose
+from simulator.program.program import Program
 from simulator.simulation.runnable import RunnableScenario
 from simulator.simulation.simulate import program_of
 from simulator.workload.framework import Framework, Overlaps

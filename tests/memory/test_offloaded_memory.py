@@ -8,7 +8,7 @@ import pytest
 
 import simulator as sim
 from simulator.memory.account import RankMemory
-from simulator.program.program import COPY_OUT, Collective
+from simulator.program.operations import COPY_OUT, Collective
 from simulator.simulation.memory_check import host_bytes, memory_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of

@@ -10,7 +10,7 @@ import simulator as sim
 from simulator.kernels import Part
 from simulator.memory.account import RankMemory
 from simulator.program.holdings import Holding
-from simulator.program.program import AnyOp, Purpose
+from simulator.program.operations import AnyOp, Purpose
 from simulator.program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.runnable import RunnableScenario as Scenario

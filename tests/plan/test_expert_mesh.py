@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.config import derived
 from simulator.kernels import Part
-from simulator.program.program import Compute, Purpose
+from simulator.program.operations import Compute, Purpose
 from simulator.simulation.simulate import program_of
 
 from ..lowering.test_experts import CHOSEN, HIDDEN, LAYERS, SEQ, exchanges, layer_parameters, of, reductions

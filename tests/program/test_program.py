@@ -8,22 +8,8 @@ from hypothesis import strategies as st
 
 from simulator.kernels import Gemm, Rowwise
 from simulator.program.labels import Labels
-from simulator.program.program import (
-    COMPUTE,
-    HOST,
-    AnyOp,
-    Body,
-    Collective,
-    Communicator,
-    Compute,
-    Program,
-    Role,
-    Stage,
-    Step,
-    Transfer,
-    Wait,
-    first_forward,
-)  # fmt: skip
+from simulator.program.operations import COMPUTE, HOST, AnyOp, Collective, Communicator, Compute, Transfer, Wait
+from simulator.program.program import Body, Program, Role, Stage, Step, first_forward  # fmt: skip
 
 OPS: tuple[AnyOp, ...] = (
     Compute(name="0.qkv", streams=(COMPUTE,), layer=0, kernel=Gemm(2, 3, 5, 2)),

@@ -17,7 +17,7 @@ from simulator.engine.timeline import Timeline
 from simulator.lowering.passes.data_parallel import NORM
 from simulator.metrics.idle import BUSY
 from simulator.program.labels import Labels
-from simulator.program.program import COMPUTE
+from simulator.program.operations import COMPUTE
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.steady_state import LONGEST_PERIOD, between_starts, repeating

@@ -12,7 +12,7 @@ from simulator.config import shipped_fits
 from simulator.kernels import Rowwise
 from simulator.measurements.kernel_table import rows_of
 from simulator.measurements.kernel_words import FORWARD_ONLY, PASSES, bytes_per_element, workload_name
-from simulator.program.program import Compute
+from simulator.program.operations import Compute
 from simulator.validate import kernels, report
 
 from ..commandline import SMALL, trainsim

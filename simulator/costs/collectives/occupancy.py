@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...program.program import DEEPEP
+from ...program.operations import DEEPEP
 from ...units import GB
 from ...workload.framework import CommunicationSms
 

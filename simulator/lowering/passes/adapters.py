@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from ...errors import InvariantBroken
 from ...frozen import replace
 from ...kernels import Gemm, Part, Split
-from ...program.program import AnyOp, Communicator, Compute, Purpose, collective_for
+from ...program.operations import AnyOp, Communicator, Compute, Purpose, collective_for
 
 
 def divided_adapter(op: Compute, group: Communicator, tp: int, *, sequence: bool) -> Iterator[AnyOp]:

@@ -29,7 +29,8 @@ from dataclasses import dataclass
 
 from ...frozen import replace
 from ...kernels import Attention, Part, Rowwise, Split
-from ...program.program import COMPUTE, AnyOp, Communicator, Compute, Program, Purpose, Wait, collective_for
+from ...program.operations import COMPUTE, AnyOp, Communicator, Compute, Purpose, Wait, collective_for
+from ...program.program import Program
 
 CP = Communicator("cp", "cp", ("cp",))
 KEYS, VALUES, QUERIES, RESULT = "keys", "values", "queries", "result"

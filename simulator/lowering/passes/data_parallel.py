@@ -17,25 +17,8 @@ from typing import NamedTuple
 from ...frozen import replace
 from ...kernels import Part, Rowwise
 from ...plan.mesh import REPLICAS
-from ...program.program import (
-    COMPUTE,
-    END,
-    EXPERTS,
-    LAST,
-    AnyOp,
-    Body,
-    Bucket,
-    Collective,
-    Communicator,
-    Compute,
-    Key,
-    Program,
-    Purpose,
-    Step,
-    Wait,
-    bucket_of,
-    first_forward,
-)
+from ...program.operations import COMPUTE, AnyOp, Collective, Communicator, Compute, Purpose, Wait
+from ...program.program import END, EXPERTS, LAST, Body, Bucket, Key, Program, Step, bucket_of, first_forward
 from ...workload.optimizer import CLIP, Optimizer, Piece
 from ...workload.optimizer import NORM as READ_FOR_NORM
 

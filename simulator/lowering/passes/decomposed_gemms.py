@@ -18,7 +18,8 @@ from collections.abc import Iterator
 
 from ...frozen import replace
 from ...kernels import Gemm, Part, Rowwise
-from ...program.program import AnyOp, Body, Collective, Compute, Program, Purpose
+from ...program.operations import AnyOp, Collective, Compute, Purpose
+from ...program.program import Body, Program
 from .tensor_parallel import TP
 
 

@@ -20,7 +20,8 @@ from collections.abc import Iterator, Sequence
 
 from ...frozen import replace
 from ...program.layout import Layout
-from ...program.program import AnyOp, Body, Program, Purpose
+from ...program.operations import AnyOp, Purpose
+from ...program.program import Body, Program
 from ...program.slot import BACKWARD, FORWARD, Box, Pair, Slot
 
 TO_EXPERTS = (Purpose.COUNT_ROWS, Purpose.DISPATCH)

@@ -30,7 +30,8 @@ import numpy as np
 from ...frozen import replace
 from ...kernels import DIMENSIONS, NARROW_BYTES, Gemm, Kernel, Part, Rowwise, Split
 from ...plan.plan import Plan
-from ...program.program import DEEPEP, AnyOp, Body, Collective, Communicator, Compute, Matrix, Program, Purpose, collective_for
+from ...program.operations import DEEPEP, AnyOp, Collective, Communicator, Compute, Matrix, Purpose, collective_for
+from ...program.program import Body, Program
 from ...workload.job import Job
 from ...workload.model import Model
 from ..routing import Load, Loads, loads

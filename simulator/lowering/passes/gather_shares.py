@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from ...frozen import replace
 from ...kernels import Part
-from ...program.program import ACTIVATION, END, GRADIENT, WAIT, Body, Collective, Key, Program, Purpose, Step
+from ...program.operations import Collective, Purpose
+from ...program.program import ACTIVATION, END, GRADIENT, WAIT, Body, Key, Program, Step
 from .pipeline import RECEIVE
 from .tensor_parallel import TP
 

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from ...frozen import replace
 from ...kernels import Gemm, Part, Rowwise, Split
-from ...program.program import COMPUTE, AnyOp, Body, Collective, Compute, Program, Purpose, bucket_of, first_forward
+from ...program.operations import COMPUTE, AnyOp, Collective, Compute, Purpose
+from ...program.program import Body, Program, bucket_of, first_forward
 from ...workload.optimizer import Optimizer
 from .data_parallel import OPTIMIZER, Replicas, replica_count
 from .tensor_parallel import TP

@@ -13,20 +13,8 @@ from collections.abc import Iterator, Mapping
 from ...frozen import replace
 from ...kernels import Part
 from ...plan.offload import Offload
-from ...program.program import (
-    COPY_IN,
-    COPY_OUT,
-    OFFLOAD,
-    PAGEABLE_IN,
-    PAGEABLE_OUT,
-    AnyOp,
-    Body,
-    Collective,
-    Communicator,
-    Program,
-    Purpose,
-    Step,
-)
+from ...program.operations import COPY_IN, COPY_OUT, OFFLOAD, PAGEABLE_IN, PAGEABLE_OUT, AnyOp, Collective, Communicator, Purpose
+from ...program.program import Body, Program, Step
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT
 from .zero3 import chain_before
 

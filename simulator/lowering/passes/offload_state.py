@@ -29,23 +29,8 @@ from ...kernels import Part, Rowwise
 from ...plan.offload import Offload
 from ...plan.plan import WITH_MASTER_COPY
 from ...program.holdings import Buffer, Holding
-from ...program.program import (
-    COMPUTE,
-    OFFLOAD,
-    UPDATE_ON_HOST,
-    AnyOp,
-    Body,
-    Bucket,
-    Collective,
-    Communicator,
-    Compute,
-    Key,
-    Program,
-    Purpose,
-    Step,
-    Wait,
-    bucket_of,
-)
+from ...program.operations import COMPUTE, OFFLOAD, UPDATE_ON_HOST, AnyOp, Collective, Communicator, Compute, Purpose, Wait
+from ...program.program import Body, Bucket, Key, Program, Step, bucket_of
 from ...workload.framework import HostWork
 from .data_parallel import FP32_BYTES, NORM, OPTIMIZER, Replicas, final_backward, parameters_by_stage, replica_count
 from .offload_activations import IN, IN_BY_CORE, OUT, OUT_BY_CORE, copied

@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 from ...frozen import replace
 from ...program.layout import Layout
-from ...program.program import ACTIVATION, COMPUTE, END, GRADIENT, WAIT, Body, Communicator, Key, Program, Step, Transfer, Wait
+from ...program.operations import COMPUTE, Communicator, Transfer, Wait
+from ...program.program import ACTIVATION, END, GRADIENT, WAIT, Body, Key, Program, Step
 from ...program.slot import FORWARD, Exchange, Slot
 
 SEND, RECEIVE = "send", "receive"

@@ -15,7 +15,8 @@ from typing import Literal
 
 from ...frozen import replace
 from ...kernels import NARROW_BYTES, Gemm, Part, Rowwise, Split
-from ...program.program import AnyOp, Body, Collective, Compute, Program, Purpose, first_forward
+from ...program.operations import AnyOp, Collective, Compute, Purpose
+from ...program.program import Body, Program, first_forward
 from ...workload.framework import LowPrecision
 from ..kernels_of_framework import ACTIVATIONS, GATED, NORMS
 from .data_parallel import OfParameters

@@ -31,7 +31,8 @@ from math import inf
 from ...frozen import replace
 from ...kernels import Attention, Gemm, Rowwise, Split
 from ...plan.plan import Recompute
-from ...program.program import AnyOp, Body, Collective, Compute, Program, Purpose
+from ...program.operations import AnyOp, Collective, Compute, Purpose
+from ...program.program import Body, Program
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT
 
 CASTS = (Purpose.CAST, Purpose.CAST_WEIGHTS)

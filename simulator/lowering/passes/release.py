@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ...frozen import replace
 from ...kernels import Gemm, Kernel, Part
-from ...program.program import AnyOp, Body, Compute, Program, Purpose
+from ...program.operations import AnyOp, Compute, Purpose
+from ...program.program import Body, Program
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 Place = tuple[int, bool]

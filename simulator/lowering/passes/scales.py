@@ -18,7 +18,8 @@ from typing import Literal
 from ...frozen import replace
 from ...kernels import Gemm, Part
 from ...plan.mesh import REPLICAS
-from ...program.program import COMPUTE, AnyOp, Body, Communicator, Compute, Program, Purpose, collective_for
+from ...program.operations import COMPUTE, AnyOp, Communicator, Compute, Purpose, collective_for
+from ...program.program import Body, Program
 
 GROUPS = {
     "replicas": Communicator("scales", "dp", ("tp", "cp", "dp", REPLICAS)),

@@ -18,7 +18,8 @@ from typing import Literal
 
 from ...frozen import replace
 from ...kernels import Gemm, Part, Split
-from ...program.program import AnyOp, Compute, Program
+from ...program.operations import AnyOp, Compute
+from ...program.program import Program
 
 
 def units(program: Program, unit: int | Literal["half-layer"]) -> Program:

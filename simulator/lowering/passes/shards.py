@@ -27,21 +27,8 @@ from ...kernels import Part, Rowwise
 from ...plan.mesh import REPLICAS
 from ...plan.plan import Sharding
 from ...program.holdings import Buffer, Holding
-from ...program.program import (
-    COMPUTE,
-    AnyOp,
-    Body,
-    Bucket,
-    Collective,
-    Communicator,
-    Compute,
-    Key,
-    Program,
-    Purpose,
-    Step,
-    bucket_of,
-    first_forward,
-)
+from ...program.operations import COMPUTE, AnyOp, Collective, Communicator, Compute, Purpose
+from ...program.program import Body, Bucket, Key, Program, Step, bucket_of, first_forward
 from ...program.slot import KINDS
 from .data_parallel import LOCAL_NORM, OPTIMIZER, REDUCED, Replicas, parameters_by_stage, replica_count
 

@@ -24,7 +24,8 @@ from functools import cache
 from ...errors import InvariantBroken
 from ...frozen import replace
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
-from ...program.program import AnyOp, Body, Collective, Communicator, Compute, Program, Purpose, collective_for
+from ...program.operations import AnyOp, Collective, Communicator, Compute, Purpose, collective_for
+from ...program.program import Body, Program
 from .adapters import divided_adapter
 
 TP = Communicator("tp", "tp", ("tp",))

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 
 from ...frozen import replace
 from ...kernels import Part, Split
-from ...program.program import END, LOSS, Body, Collective, Communicator, Compute, Key, Program, Purpose, Stage, Step
+from ...program.operations import Collective, Communicator, Compute, Purpose
+from ...program.program import END, LOSS, Body, Key, Program, Stage, Step
 from ...program.slot import FORWARD, WEIGHT_GRADIENT
 from ...workload.blocks.dense import BlockOp
 

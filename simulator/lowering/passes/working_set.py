@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from ...frozen import replace
 from ...kernels import Gemm, Kernel, Part, Rowwise, Split
-from ...program.program import ACTIVATION, AnyOp, Body, Compute, Program, Purpose
+from ...program.operations import AnyOp, Compute, Purpose
+from ...program.program import ACTIVATION, Body, Program
 from ...program.slot import FORWARD, KINDS
 from .data_parallel import OfParameters
 

@@ -16,20 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ...frozen import replace
 from ...kernels import Part
-from ...program.program import (
-    PARAMETERS,
-    Body,
-    Bucket,
-    Collective,
-    Communicator,
-    Compute,
-    Key,
-    Program,
-    Purpose,
-    Step,
-    bucket_of,
-    first_forward,
-)
+from ...program.operations import Collective, Communicator, Compute, Purpose
+from ...program.program import PARAMETERS, Body, Bucket, Key, Program, Step, bucket_of, first_forward
 from .data_parallel import OPTIMIZER, collective_name, parameters_by_stage, replica_count, replicas_of
 from .shards import ShardedState, sharded, tensors_of_owners
 

@@ -28,25 +28,8 @@ from ...frozen import replace
 from ...kernels import Part, Rowwise
 from ...plan.plan import Sharding
 from ...program.holdings import Buffer, Holding
-from ...program.program import (
-    COMPUTE,
-    END,
-    EXPERTS,
-    LAST,
-    PARAMETERS,
-    AnyOp,
-    Body,
-    Bucket,
-    Collective,
-    Communicator,
-    Compute,
-    Key,
-    Program,
-    Purpose,
-    Step,
-    bucket_of,
-    first_forward,
-)
+from ...program.operations import COMPUTE, AnyOp, Collective, Communicator, Compute, Purpose
+from ...program.program import END, EXPERTS, LAST, PARAMETERS, Body, Bucket, Key, Program, Step, bucket_of, first_forward
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT
 from .data_parallel import OPTIMIZER, collective_name, parameters_by_stage, replica_count, replicas_of
 from .shards import ShardedState, sharded

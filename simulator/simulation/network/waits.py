@@ -18,7 +18,7 @@ from ...engine.fold import refine
 from ...engine.task import Array, distinct, offsets
 from ...metrics import Observation
 from ...metrics.idle import exposed
-from ...program.program import HOST
+from ...program.operations import HOST
 from ..result import Result
 from .limiting_links import Limit, limits_of_flows
 
