@@ -218,6 +218,10 @@ class Attention:
         return scores(self.prefix + self.seq) - scores(self.prefix)
 
     @property
+    def result_bytes(self) -> int:
+        return self.batch * self.seq * self.heads * self.widths[1] * self.element_bytes
+
+    @property
     def statistics_bytes(self) -> int:
         """Bytes of the logarithms of the sums of exponentials, one fp32 number per row of scores, for the backward pass."""
         return self.batch * self.heads * self.seq * FP32_BYTES

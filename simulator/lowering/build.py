@@ -20,6 +20,7 @@ from ..workload.job import Job
 from ..workload.learning import learning, packed
 from ..workload.model import Model
 from .chunked_head import chunks_head
+from .kept_inputs import keep_inputs
 from .kernels_of_framework import framework_kernels
 from .passes.vocabulary import kernels_of_stage
 
@@ -39,6 +40,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
 
     Kernels are those of the tokens of one context-parallel rank. Stages share bodies, unless every layer has a load of its own.
     """
+    narrow = bool(job.narrow) and framework.low_precision.keeps_narrow_inputs
     counts = stage_layers(plan, model, job.sequence_length, layout.layered)
     stages = tuple(stages_of((*counts, *[0] * layout.shares), layout))
     fraction, job = job.packed_fraction, replace(job, sequence_length=job.sequence_length // plan.cp)
@@ -56,7 +58,8 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
             operators = [(i, replace(op, listed=True) if i >= 0 and op.name in listed else op) for i, op in whole]
             of = framework_kernels(operators, framework, plan.tp, chunked=chunks_head(plan, framework))
             of = kernels_of_stage(of, stage, layout.shape.ranks) if layout.shares else of
-            kernels[name] = learning(of, job, stage.first_layer, embedding=stage.embedding)
+            of = learning(of, job, stage.first_layer, embedding=stage.embedding)
+            kernels[name] = keep_inputs(of, narrow=narrow, by_heads=plan.divides_heads_by > 1)
         names[kind, number, part] = body = f"{kind} of {name}"
         if body not in bodies:
             bodies[body] = _body(kind, kernels[name])
@@ -162,6 +165,8 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
         adapter=op.adapter,
         matrices=op.matrices,
         listed=op.listed,
+        keeps_result=op.keeps_result and forward,
+        input_kept=op.input_kept,
         parameters=op.parameters if forward else 0,
         whole_parameters=op.whole_parameters if forward else 0,
         held_bytes=op.saved_bytes if forward else 0,

@@ -88,7 +88,8 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
     program = build(model, plan, job, layout, framework)
     if plan.shares_vocabulary:
         program = vocabulary(program, SharedVocabulary(plan.vocabulary, tokens // shares, model.hidden, element_bytes))
-    program = tensor_parallel(program, plan.tp, sequence=sequence, overlap=overlap.tp is not False)
+    beside, gathered = overlap.tp is not False, framework.gathered_inputs
+    program = tensor_parallel(program, plan.tp, sequence=sequence, overlap=beside, keeps_gathered=gathered)
     program = _divided(program, model, plan, job, tokens, position)
     program = quantise(program, narrow) if narrow else program
     if overlap.tp == "decomposed" and sequence and plan.tp > 1 and not job.lora:
@@ -97,8 +98,9 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
     sums, chunked = (not (fused or each[0]), not (fused or each[1])), chunks_head(plan, framework)
     if any(sums) or chunked:
         program = accumulate(program, (element_bytes, gradient_bytes), whole=sums, chunked=chunked)
-    kept = narrow is not None and narrow.keeps_narrow_input
-    program = recompute(program, plan.recomputation, keeps_casts=kept, compiled=framework.compile)
+    kept = narrow is not None and framework.low_precision.keeps_narrow_inputs
+    layer_bytes = tokens * model.hidden * element_bytes // shares
+    program = recompute(program, plan.recomputation, layer_bytes, keeps_casts=kept, compiled=framework.compile)
     program = _agreed(program, narrow, plan, dp) if narrow else program
     sent_bytes = _sent_bytes(model, plan, job, layout, framework)
     return _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, each)

@@ -141,6 +141,10 @@ class Compute(Op):
     """Rows of each expert on the ranks of every variant of the program, where they differ; `kernel` has the most of them."""
     listed: bool = False
     """Whether the plan lists the operator of the op among those whose results the backward pass computes again."""
+    keeps_result: bool = False
+    """For attention: whether `held_bytes` holds the result too, because no other op keeps it as it is."""
+    input_kept: bool = False
+    """For a GEMM that may keep its input in fewer bits: whether another op keeps it as it is."""
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernel on the ranks of every variant; one for all where `rows_of_variants` is empty."""

@@ -96,7 +96,17 @@ class LowPrecision(Declared):
         bool,
         "whether inputs of linear layers are kept for the backward pass in the narrow format; else in 16 bits, and cast again",
     ] = True
+    keeps_original: Annotated[
+        bool,
+        "whether linear layers whose input another operator keeps in 16 bits keep no narrow copy beside it, and cast it again, "
+        "unless scales come from earlier steps",
+    ] = False
     narrow_gathers: Annotated[bool, "whether the all-gathers of sequence parallelism carry the narrow format"] = True
+
+    @property
+    def keeps_narrow_inputs(self) -> bool:
+        """Whether the weight gradient uses the narrow copy of the input from the forward GEMM."""
+        return self.weight_gradients and self.keeps_narrow
 
 
 @documented
@@ -188,6 +198,11 @@ class Framework(Declared):
     p2p_scatter_gather: Annotated[
         bool,
         "whether tensor-parallel ranks that hold the same activations send a share each to the next stage, which gathers them",
+    ] = False
+    gathered_inputs: Annotated[
+        bool,
+        "whether with sequence parallelism a layer that tensor-parallel ranks divide by columns keeps its input as gathered, as "
+        "DTensor does; else the share of a rank, which the backward pass gathers again",
     ] = False
     gradients: Annotated[
         Literal["fp32", "bf16", "fp16", "by-dtype"],

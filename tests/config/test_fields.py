@@ -197,6 +197,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "cuda_graphs": (software(host=SLOW_HOST), True),
         "p2p_sync": (software(host=SLOW_HOST, overlap=Overlaps(pp=False)), True),
         "launch_blocking": (software(host=SLOW_HOST, overlap=Overlaps(dp=False, pp=False)), True),
+        "gathered_inputs": (software(), True),
         "p2p_scatter_gather": (without_sequence_parallelism(), True),
         "gradients": (software(), "bf16"),
         "gathered_gradients": (gathering(), "bf16"),
@@ -265,6 +266,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "weight_gradients": (software("fp8"), False),
         "keeps_narrow": (software("fp8"), False),
         "narrow_gathers": (software("fp8"), False),
+        "keeps_original": (software("fp8", low_precision=LowPrecision(scaling="current")), True),
     },
     Overlaps: {
         "dp": (software(), False),

@@ -211,11 +211,12 @@ def test_t15_8_ulysses_exchanges_tokens_for_heads_and_copies_key_heads(cp: int, 
     assert (kernel.seq, kernel.heads, kernel.kv_heads) == (1024, HEADS // tp // cp, copied // cp)
 
 
-def test_t15_8_copies_of_key_heads_are_kept() -> None:
+def test_t15_8_copies_of_key_heads_are_kept_and_the_result_for_the_heads_of_a_rank() -> None:
     ring, ulysses = (of_attention(shared(8, kind), Part.FORWARD) for kind in ("ring", "ulysses"))
     copies = (8 - KV_HEADS) * 2 * 128 * DEPTH * WIDTH
     kept = [sum(op.held_bytes - op.freed_bytes for op in ops) for ops in (ring, ulysses)]
-    assert kept[1] - kept[0] == copies
+    result = 128 * HEADS * DEPTH * WIDTH
+    assert kept[1] - kept[0] == copies + result
 
 
 def test_t15_9_mixed_exchanges_heads_among_neighbours_and_rings_across() -> None:

@@ -4,7 +4,9 @@ Attention, norms, activations and the projection to the vocabulary stay in the w
 weights and the gradient of its output are each cast once before the GEMMs, into two copies: one unchanged in layout and one
 transposed, or scaled across, for the GEMM along tokens. A norm or an activation can write the copies instead of its own result.
 Scales come from earlier steps (delayed), from the present tensor (current, nvfp4: one more read of the tensor), or from blocks.
-With sequence parallelism cast shares are gathered. References: Micikevicius et al., arXiv 2209.05433; NVIDIA Transformer Engine.
+With sequence parallelism cast shares are gathered. Scales of blocks go along one dimension: the gradient of a result, which two
+GEMMs need, is gathered in both copies (`_all_gather_mxfp8` in transformer_engine/pytorch/distributed.py). References:
+Micikevicius et al., arXiv 2209.05433; NVIDIA Transformer Engine.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from .data_parallel import OfParameters
 
 TENSOR_SCALED = "fp8"
 """The format with one scale per tensor: a gathered tensor has to be transposed on arrival."""
+GRADIENT_OF_RESULT = Purpose.GATHER, Part.INPUT_GRADIENT
+"""The gather of the gradient of a row layer's result, which both of its gradients need."""
 TWO_LEVEL_SCALED = "nvfp4"
 """The format with a scale for the tensor besides the scales of its blocks."""
 
@@ -58,10 +62,16 @@ class Quantisation:
         """The ranks that agree on the scales at the end of every pass."""
         return self.recipe.shared_scales if self.dtype == TENSOR_SCALED and self.recipe.scaling == "delayed" else "none"
 
-    @property
-    def keeps_narrow_input(self) -> bool:
+    def keeps_narrow(self, op: Compute) -> bool:
         """Whether the weight gradient uses the narrow copy of the input from the forward GEMM."""
-        return self.recipe.weight_gradients and self.recipe.keeps_narrow
+        delayed = self.dtype == TENSOR_SCALED and self.recipe.scaling == "delayed"
+        original = op.input_kept and self.recipe.keeps_original and not delayed
+        return self.recipe.keeps_narrow_inputs and not original
+
+    @property
+    def copies_of_gradient(self) -> int:
+        """Copies of the gradient of a result that ranks gather: with scales of blocks, one along each dimension of its GEMMs."""
+        return 1 if self.dtype == TENSOR_SCALED or not self.recipe.weight_gradients else 2
 
 
 def quantise(program: Program, formats: Quantisation) -> Program:
@@ -141,8 +151,9 @@ class _Caster:
             return
         if op.purpose is Purpose.GATHER:
             self._cast_operand(gemm, gathered=True)
-        if op.purpose is Purpose.GATHER or self.formats.keeps_narrow_input:
-            op = replace(op, payload_bytes=int(op.payload_bytes * self.formats.width / self.formats.element_bytes))
+        if op.purpose is Purpose.GATHER or self.formats.keeps_narrow(gemm):
+            copies = self.formats.copies_of_gradient if (op.purpose, op.part) == GRADIENT_OF_RESULT else 1
+            op = replace(op, payload_bytes=int(op.payload_bytes * copies * self.formats.width / self.formats.element_bytes))
         self.out.append(op)
 
     def _linear(self, op: Compute) -> None:
@@ -153,11 +164,10 @@ class _Caster:
             self._cast_operand(op)
         if op.part is Part.FORWARD and self.formats.casts_in_every_pass(op):
             self.out += self._weights(op)
-        held_bytes = (
-            int(op.held_bytes * self.formats.width / self.formats.element_bytes)
-            if self.formats.keeps_narrow_input
-            else op.held_bytes
-        )
+        held_bytes = op.held_bytes
+        if self.formats.recipe.keeps_narrow_inputs:
+            in_bits = self.formats.width / self.formats.element_bytes if self.formats.keeps_narrow(op) else 0
+            held_bytes = int(held_bytes * in_bits)
         self.out.append(replace(op, kernel=replace(kernel, dtype=self.formats.dtype), held_bytes=held_bytes))
 
     def _cast_operand(self, op: Compute, *, gathered: bool = False) -> None:
@@ -167,7 +177,7 @@ class _Caster:
         self.cast.add(op.name)
         kernel = _gemm(op)
         # one for the GEMM itself, and one transposed for the weight gradient
-        transposed = self.formats.keeps_narrow_input if op.part is Part.FORWARD else self.formats.recipe.weight_gradients
+        transposed = self.formats.keeps_narrow(op) if op.part is Part.FORWARD else self.formats.recipe.weight_gradients
         copies = 2 if transposed and not (gathered and self.formats.dtype == TENSOR_SCALED) else 1
         if not self._written_by_last(copies):
             self.out += self._casts(op, "cast", kernel.m // (self.formats.shares if gathered else 1), kernel.k, copies)
@@ -192,7 +202,7 @@ class _Caster:
         kernel, name = _gemm(op), op.operator
         arriving = self.formats.dtype == TENSOR_SCALED and self.formats.recipe.narrow_gathers
         regathers = {(name, part, Purpose.REGATHER) for part in (Part.INPUT_GRADIENT, Part.WEIGHT_GRADIENT)}
-        if not self.formats.keeps_narrow_input:
+        if not self.formats.keeps_narrow(op):
             yield from self._casts(op, "cast", kernel.k, kernel.m, 1)
         elif arriving and regathers & self.gathered:
             yield self._extra(op, "transpose", kernel.k, kernel.m, 2 * self.formats.width)

@@ -73,10 +73,13 @@ class _Result:
         return replace(op, kernel=replace(op.kernel, n=op.kernel.n * (self.of - self.columns) // self.of))
 
 
-def recompute(program: Program, chosen: Recompute, *, keeps_casts: bool = False, compiled: bool = False) -> Program:
+def recompute(
+    program: Program, chosen: Recompute, layer_bytes: int, *, keeps_casts: bool = False, compiled: bool = False
+) -> Program:
     """The program with forward bodies that hold less, and backward bodies (B, or I) that repeat what is needed.
 
-    `keeps_casts` says whether GEMMs keep their inputs as cast, `compiled` whether a compiler drops what nothing needs.
+    `layer_bytes` is the size of the input of a layer on a rank. `keeps_casts` says whether GEMMs keep their inputs as cast,
+    `compiled` whether a compiler drops what nothing needs.
     """
     if not chosen.words:
         return program
@@ -87,11 +90,15 @@ def recompute(program: Program, chosen: Recompute, *, keeps_casts: bool = False,
             if step.phase in (BACKWARD, INPUT_GRADIENT) and bodies[step.body] is program.bodies[step.body]:
                 name = forward[step.stage, step.microbatch]
                 passes = program.bodies[name], program.bodies[step.body]
-                bodies[name], bodies[step.body] = _recomputed(*passes, chosen, keeps_casts=keeps_casts, compiled=compiled)
+                bodies[name], bodies[step.body] = _recomputed(
+                    *passes, chosen, layer_bytes, keeps_casts=keeps_casts, compiled=compiled
+                )
     return replace(program, bodies=bodies)
 
 
-def _recomputed(forward: Body, backward: Body, chosen: Recompute, *, keeps_casts: bool, compiled: bool) -> tuple[Body, Body]:
+def _recomputed(
+    forward: Body, backward: Body, chosen: Recompute, layer_bytes: int, *, keeps_casts: bool, compiled: bool
+) -> tuple[Body, Body]:
     """A forward body that holds less, and its backward body with repeated operations."""
     held = {op.name: op.held_bytes for op in forward.ops}
     first = {op.operator: place for place, op in reversed([*enumerate(backward.ops)])}
@@ -102,9 +109,10 @@ def _recomputed(forward: Body, backward: Body, chosen: Recompute, *, keeps_casts
             continue  # a frozen layer without a backward pass needs nothing again
         before = backward.ops[min(places)].name
         if chosen.scope == "per-op":
-            again = _per_op(segment.ops, held, compiled=compiled)
+            again = _per_op(segment.ops, held, layer_bytes, compiled=compiled)
         else:
-            again = _repeated(segment, held, early_stop=bool(chosen.early_stop))
+            whole_bytes = layer_bytes if chosen.scope == "full" else 0
+            again = _repeated(segment, held, whole_bytes, early_stop=bool(chosen.early_stop))
         repeated.setdefault(before, []).extend(again)
     ops = tuple(replace(op, held_bytes=held[op.name]) for op in forward.ops)
     return Body(ops), Body(tuple(new for op in backward.ops for new in (*repeated.get(op.name, ()), op)))
@@ -144,13 +152,20 @@ def _segments(ops: Sequence[AnyOp], chosen: Recompute, *, keeps_casts: bool) -> 
         yield _Segment(members, consumer)
 
 
-def _repeated(segment: _Segment, held: dict[str, int], *, early_stop: bool) -> Iterator[AnyOp]:
-    """The repeated operations of a segment. Subtracts what they hold from the bytes that the forward pass holds (`held`)."""
+def _repeated(segment: _Segment, held: dict[str, int], layer_bytes: int, *, early_stop: bool) -> Iterator[AnyOp]:
+    """The repeated operations of a segment. Subtracts what they hold from the bytes that the forward pass holds (`held`).
+
+    A segment of whole layers (`layer_bytes`) keeps the input of the first one as it comes, though a linear layer in front would
+    keep it cast or gathered.
+    """
     ops, result_bytes, holds = segment.ops, 0, dict[str, int]()
     first = next((op.name for op in ops if op.held_bytes > _made_bytes(op)), "")
     temporary_bytes = sum(op.freed_bytes for op in ops)
     for op in ops:
         kept = max(0, held[op.name] - _made_bytes(op)) if op.name == first else 0
+        if kept and layer_bytes and isinstance(op, Compute) and isinstance(op.kernel, Gemm) and kept != layer_bytes:
+            holds[op.name], held[op.name] = held[op.name], layer_bytes
+            continue
         # what a collective brings and a later operation of the segment frees is held both times
         passing = 0 if isinstance(op, Compute) else min(held[op.name], temporary_bytes)
         temporary_bytes -= passing
@@ -174,7 +189,7 @@ def _again(ops: Sequence[AnyOp], holds: Mapping[str, int]) -> Iterator[AnyOp]:
         yield replace(new, parameters=0, whole_parameters=0) if isinstance(new, Compute) else new
 
 
-def _per_op(layer: tuple[AnyOp, ...], held: dict[str, int], *, compiled: bool) -> Iterator[AnyOp]:
+def _per_op(layer: tuple[AnyOp, ...], held: dict[str, int], layer_bytes: int, *, compiled: bool) -> Iterator[AnyOp]:
     """The repeated operations of a layer of which single results are kept. Subtracts what they hold from `held`.
 
     A kept result, as the input of the layer, takes the place of what the next operation holds of its input.
@@ -182,7 +197,7 @@ def _per_op(layer: tuple[AnyOp, ...], held: dict[str, int], *, compiled: bool) -
     attention = {op.operator for op in layer if isinstance(op, Compute) and isinstance(op.kernel, Attention)}
     scattered = {op.operator for op in layer if _is_scatter(op)}
     results = dict(_kept_results(layer))
-    holds, in_place, unread = dict[str, int](), inf, ("", 0)
+    holds, in_place, unread = dict[str, int](), float(layer_bytes), ("", 0)
     for op in layer:
         made = _made_bytes(op)
         if held[op.name] > made:
@@ -245,6 +260,7 @@ def _until_needed(ops: tuple[AnyOp, ...], holds: dict[str, int]) -> tuple[tuple[
 def _made_bytes(op: AnyOp) -> int:
     """Bytes that an operation holds besides its input, because it makes them: a mask, probabilities, statistics of attention."""
     kernel = op.kernel if isinstance(op, Compute) else None
-    if isinstance(kernel, Attention):
-        return min(op.held_bytes, kernel.statistics_bytes)
+    if isinstance(op, Compute) and isinstance(op.kernel, Attention):
+        result_bytes = op.kernel.result_bytes if op.keeps_result else 0
+        return min(op.held_bytes, op.kernel.statistics_bytes + result_bytes)
     return op.held_bytes if kernel is None or (isinstance(kernel, Rowwise) and kernel.op in KEEP_RESULTS) else 0

@@ -43,6 +43,6 @@ def reduce_scales(program: Program, over: Literal["replicas", "tp"], ranks: int)
         if once:  # a GEMM in pieces counts as one
             size_bytes = VALUE_BYTES * sum(VALUES[part] for _, part in dict.fromkeys((op.operator, op.part) for op in once))
             reduction = collective_for(once[-1], group, Purpose.REDUCE_SCALES, "all_reduce", size_bytes)
-            yield replace(reduction, streams=(COMPUTE, group.name))
+            yield replace(reduction, streams=(COMPUTE, group.name), layer=-1, operator="")
 
     return program.with_communicators(group).with_bodies(reduced)

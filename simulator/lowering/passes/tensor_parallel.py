@@ -9,6 +9,8 @@ With sequence parallelism each rank keeps only its share of the tokens between t
 activations becomes a reduce-scatter, and an all-gather precedes each divided region: the same bytes on the wire, norms and
 residuals divided by the group, and activations kept in shares. The backward pass mirrors the forward pass, and gathers the input
 of a column layer, which is kept in shares, once more for the weight gradient. Reference: Korthikanti et al., arXiv 2205.05198.
+With DTensor the gather precedes the layer as an operation of its own, so that autograd keeps the gathered input, and nothing is
+gathered again (`PrepareModuleInput` of torchtitan/models/llama3/infra/parallelize.py, pytorch/torchtitan @37e536d).
 
 With overlap the all-reduce of the input gradient of a column layer runs beside the weight gradient, and the gather of the kept
 input beside the input gradient. So the weight gradient leaves the chain: the weight gradient waits only for the gather, and later
@@ -38,8 +40,9 @@ HELD_BY_TOKENS = (Split.SEQUENCE, Split.COLUMN, Split.GATHERED)
 COLUMNS = (Split.COLUMN, Split.GATHERED)
 
 
-def tensor_parallel(program: Program, tp: int, *, sequence: bool, overlap: bool) -> Program:
-    """Divides every operator among `tp` ranks and adds the collectives; with `sequence` tokens are divided between regions.
+def tensor_parallel(program: Program, tp: int, *, sequence: bool, overlap: bool, keeps_gathered: bool = False) -> Program:
+    """Divides every operator among `tp` ranks and adds the collectives; with `sequence` tokens are divided between regions, and
+    column layers keep their share of their input, or with `keeps_gathered` all of it.
 
     Operators of experts stay whole: `expert_parallel` divides these.
     """
@@ -50,11 +53,14 @@ def tensor_parallel(program: Program, tp: int, *, sequence: bool, overlap: bool)
             """The share of a kernel on one rank, cached because layers are alike and repeat a few kernels."""
             return kernel if split is Split.LOOKUP else kernel.split(Split.INNER if split is Split.LOSS else split, tp)
 
-        program = program.with_communicators(TP).with_bodies(lambda body: _divided(body, tp, sequence, share))
+        program = program.with_communicators(TP).with_bodies(lambda body: _divided(body, tp, (sequence, keeps_gathered), share))
     return program.with_bodies(_with_detached_weight_gradients) if overlap else program
 
 
-def _divided(body: Body, tp: int, sequence: bool, share: Callable[[Kernel, Split], Kernel]) -> Iterator[AnyOp]:
+def _divided(body: Body, tp: int, tokens: tuple[bool, bool], share: Callable[[Kernel, Split], Kernel]) -> Iterator[AnyOp]:
+    """The operations of a body; `tokens` says whether they are divided between regions, and whether they are kept as gathered."""
+    sequence, keeps_gathered = tokens
+    by_tokens = (Split.SEQUENCE,) if keeps_gathered else HELD_BY_TOKENS
     present = {(op.operator, op.part) for op in body.ops}
     summed = {op.layer for op in body.ops if isinstance(op, Compute) and op.split is Split.SUM}
     for op in body.ops:
@@ -66,9 +72,9 @@ def _divided(body: Body, tp: int, sequence: bool, share: Callable[[Kernel, Split
             continue
         joined = op.split is Split.ROW and op.layer in summed
         if sequence and not joined:
-            yield from _gathers(op, present)
+            yield from (new for new in _gathers(op, present) if not (keeps_gathered and new.purpose is Purpose.REGATHER))
         parameters = op.whole_parameters + -(-(op.parameters - op.whole_parameters) // tp)
-        in_shares = op.split in HELD_BY_CHANNELS or (sequence and op.split in HELD_BY_TOKENS)
+        in_shares = op.split in HELD_BY_CHANNELS or (sequence and op.split in by_tokens)
         yield replace(
             op,
             parameters=op.parameters if op.split is Split.SEQUENCE else parameters,

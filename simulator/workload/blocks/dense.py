@@ -52,6 +52,10 @@ class BlockOp(Plain):
     """For a linear layer of several matrices in one GEMM: the outputs of each."""
     listed: bool = False
     """Whether the plan lists the operator among those whose results the backward pass computes again."""
+    keeps_result: bool = False
+    """For attention: whether `saved_bytes` holds the result too, because no other operator keeps it as it is."""
+    input_kept: bool = False
+    """For a linear layer that may keep its input in fewer bits: whether another operator keeps it as it is."""
 
 
 def layer(model: Architecture, *, batch: int, seq: int, element_bytes: int, prefix: int = 0, number: int = 0) -> list[BlockOp]:
