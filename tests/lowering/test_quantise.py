@@ -19,6 +19,7 @@ from simulator.program.operations import Collective
 from simulator.simulation.simulate import program_of
 from simulator.workload.framework import LowPrecision
 
+from .. import small_scenarios as small
 from .test_frameworks import GPT, LLAMA, computed, scenario
 
 recipes = st.builds(
@@ -125,6 +126,14 @@ def test_t10_6_gathers_carry_what_was_cast() -> None:
     wide, narrow = gathered("bf16"), gathered("fp8")
     assert narrow == {name: payload // 2 for name, payload in wide.items()} != {}
     assert gathered("fp8", narrow_gathers=False) == wide
+    both = {"attention_out.dgrad.gather", "mlp_down.dgrad.gather"}
+    for dtype in ("fp8_block", "mxfp8", "nvfp4"):
+        copies = {name: 1 + (name.partition(".")[2] in both) for name in wide}
+        assert sum(copies.values()) == len(wide) * 4 // 3
+        found = gathered(dtype)
+        assert found == {name: int(payload * copies[name] * NARROW_BYTES[dtype] / 2) for name, payload in wide.items()}
+        alone = gathered(dtype, weight_gradients=False)
+        assert all(alone[name] < found[name] for name in wide if copies[name] == 2)
 
 
 def test_t10_7_less_is_kept_in_eight_bits() -> None:
@@ -133,6 +142,72 @@ def test_t10_7_less_is_kept_in_eight_bits() -> None:
     assert narrow.memory[0].activations_bytes < again.memory[0].activations_bytes == wide.memory[0].activations_bytes
     one, other = ((of.static_bytes - of.working_bytes) for of in (narrow.memory[0], wide.memory[0]))
     assert one == other
+
+
+def kept(dtype: str, model: Any = None, *, framework: Any = None, **plan: Any) -> dict[str, int]:
+    """Bytes per token and layer that operators of the second layer hold from forward to backward."""
+    chosen = sim.Plan(**{"dp": 1, "pp": 1, **plan})
+    of = small.scenario(
+        model or small.small_model(4), small.small_cluster(1, gpus_per_node=chosen.cp), chosen,
+        sim.Job(sequence_length=256, global_batch=4, dtype=dtype), framework=framework or sim.framework({}),
+    )  # fmt: skip
+    program = program_of(of)
+    body = next(program.bodies[step.body] for step in program.orders[0] if step.phase == "F")
+    ops = [op for op in body.ops if op.layer == 1]
+    return {op.operator.partition(".")[2]: op.held_bytes * chosen.cp // 256 for op in ops if op.held_bytes and op.operator}
+
+
+def test_t10_7_attention_keeps_its_result_where_the_projection_keeps_it_cast() -> None:
+    """Its backward pass reads it in 16 bits; in 16 bits one copy serves both. 8 heads of 64 channels."""
+    wide, narrow = kept("bf16"), kept("fp8")
+    assert (wide["attention_out"], narrow["attention_out"]) == (1024, 512)
+    assert narrow["attention"] == wide["attention"] + 1024
+    unfused = sim.framework({"attention": "unfused"})
+    assert kept("fp8", framework=unfused)["attention_scores"] == kept("bf16", framework=unfused)["attention_scores"]
+    original = {"keeps_original": True}
+    for dtype, scaling, copies in (("fp8", "delayed", 1), ("fp8", "current", 0), ("mxfp8", "delayed", 0)):
+        found = kept(dtype, framework=sim.framework({"low_precision": {**original, "scaling": scaling}}))
+        assert found.get("attention_out", 0) == copies * 512
+        assert found["attention"] == narrow["attention"]
+
+
+def test_t10_7_a_projection_without_a_narrow_copy_casts_once_more() -> None:
+    def casts(**recipe: Any) -> Counter[str]:
+        return names(LowPrecision(scaling="current", norm_casts=False, **recipe), "mxfp8")
+
+    usual, original = casts(), casts(keeps_original=True)
+    assert original - usual == Counter(["attention_out.wgrad.cast"])
+    assert not usual - original
+
+
+def test_t10_7_a_router_keeps_its_input_beside_shared_experts_in_narrow_formats() -> None:
+    experts = {"experts": 4, "experts_per_token": 2, "expert_ffn_hidden": 256, "shared_experts": 1}
+    wide, narrow = (kept(dtype, small.small_model(4, **experts)) for dtype in ("bf16", "fp8"))
+    assert "router" not in wide
+    assert (wide["shared_up"], narrow["shared_up"], narrow["router"]) == (1024, 512, 1024)
+    original = kept(
+        "mxfp8", small.small_model(4, **experts), framework=sim.framework({"low_precision": {"keeps_original": True}})
+    )
+    assert "shared_up" not in original
+    assert original["router"] == 1024
+
+
+def test_t10_7_attention_repeated_in_the_backward_pass_keeps_no_result() -> None:
+    """What it makes is made again; the projection keeps the cast result that its weight gradient needs."""
+    narrow, again = kept("fp8"), kept("fp8", recompute="selective")
+    assert again["attention_out"] == narrow["attention_out"]
+    assert narrow["attention"] - again["attention"] == 1024 + 8 * 4, "the result, and a number of fp32 for every head"
+
+
+def test_t10_9_the_reduction_of_scales_leaves_what_each_place_frees_as_it_is() -> None:
+    """On a rank with embedding and head, what the head holds is freed before the backward pass of the last layer."""
+    freed = {}
+    for over in ("none", "replicas"):
+        program = program_of(scenario(plan=sim.Plan(tp=2), dtype="fp8", low_precision=LowPrecision(shared_scales=over)))
+        ops = next(program.bodies[step.body].ops for step in program.orders[0] if step.phase == "B")
+        freed[over] = {op.name: op.freed_bytes for op in ops if op.freed_bytes}
+    assert freed["replicas"] == freed["none"]
+    assert freed["none"]["final_norm.dgrad"] > 0
 
 
 def test_t10_8_a_large_model_is_faster_in_eight_bits_and_its_mfu_is_of_their_peak() -> None:

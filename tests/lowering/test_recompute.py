@@ -33,12 +33,13 @@ LISTED = ["attention_norm", "qkv", "rope", "attention", "mlp_norm", "mlp_up", "g
 """Operators of a layer whose results may be recomputed, if those before and behind them agree."""
 
 
-def of(recompute: Any, *, framework: str = "none", dtype: str = "bf16", **plan: Any) -> Scenario:
+def of(recompute: Any, *, framework: str = "none", dtype: str = "bf16", gathered: bool = False, **plan: Any) -> Scenario:
     chosen = sim.Plan(**{"dp": 1, **plan}, recompute=recompute)
     gpus = chosen.tp * chosen.pp
     cluster = small_cluster(max(1, gpus // 4)) if gpus % 4 == 0 else small_cluster(1, gpus_per_node=gpus)
     job = sim.Job(sequence_length=TOKENS, global_batch=4, dtype=dtype)
-    return scenario(small_model(LAYERS), cluster, chosen, job, framework=sim.framework(framework))
+    software = replace(sim.framework(framework), gathered_inputs=gathered)
+    return scenario(small_model(LAYERS), cluster, chosen, job, framework=software)
 
 
 def bodies(of: Scenario, phase: str) -> Iterator[tuple[AnyOp, ...]]:
@@ -205,21 +206,41 @@ def tp_volume(of: Scenario) -> float:
 
 
 @pytest.mark.parametrize(
-    ("recompute", "all_reduces", "halves"),
+    ("recompute", "all_reduces", "halves", "once"),
     [
-        ("none", 4, 10),
-        ("selective", 4, 10),
-        ("full", 6, 14),
-        (sim.Recompute("full", every=2), 5, 12),
-        (sim.Recompute("full", early_stop=True), 5, 13),
-        (sim.Recompute(ops=("mlp_norm", "mlp_up")), 4, 11),
+        ("none", 4, 10, 8),
+        ("selective", 4, 10, 8),
+        ("full", 6, 14, 12),
+        (sim.Recompute("full", every=2), 5, 12, 10),
+        (sim.Recompute("full", early_stop=True), 5, 13, 11),
+        (sim.Recompute(ops=("mlp_norm", "mlp_up")), 4, 11, 9),
     ],
 )
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
-def test_t12_5_repeated_layers_repeat_their_collectives(recompute: Any, all_reduces: int, halves: int, schedule: str) -> None:
+def test_t12_5_repeated_layers_repeat_their_collectives(
+    recompute: Any, all_reduces: int, halves: int, once: int, schedule: str
+) -> None:
+    """`once`: of layers that keep their input as gathered."""
     plan = {"tp": 2, "pp": 2 if schedule == "zb-h1" else 1, "schedule": schedule}
     assert tp_volume(of(recompute, sequence_parallel=False, **plan)) == all_reduces
     assert 2 * tp_volume(of(recompute, **plan)) == halves
+    assert 2 * tp_volume(of(recompute, gathered=True, **plan)) == once
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("norms", ["before", "after"])
+def test_t12_1_the_input_of_a_layer_is_kept_as_it_comes(norms: str, dtype: str, gathered: bool) -> None:
+    """Also where the first operator would keep it cast, or gathered: it does so when it runs again."""
+    whole = replace(of("full", tp=2, dtype=dtype, gathered=gathered), model=small_model(LAYERS, norms=norms))
+    forward, backward = (next(bodies(whole, phase)) for phase in "FB")
+    assert {held(forward, layer) for layer in range(LAYERS)} == {TOKENS * HIDDEN * WIDTH // 2}
+    first = next(
+        op for op in again(backward) if op.operator == "0.qkv" and isinstance(op, Compute) and op.kernel.family == "gemm"
+    )
+    bits = 1 if dtype == "fp8" else WIDTH
+    as_it_came = norms == "after" and not gathered and dtype == "bf16"
+    assert first.held_bytes == (0 if as_it_came else TOKENS * HIDDEN * bits // (1 if gathered else 2))
 
 
 def test_t12_6_an_early_stop_leaves_out_what_follows_the_last_tensor_that_is_needed() -> None:

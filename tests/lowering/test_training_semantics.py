@@ -318,6 +318,16 @@ def test_t6_3_sequence_parallelism_scatters_and_gathers() -> None:
     assert set(rows[rows.stream == "tp"].payload_bytes) == {256 * 512 * 2, 256 * 4}
 
 
+def test_t6_3_a_framework_that_keeps_the_gathered_input_gathers_nothing_again() -> None:
+    plan, software = {"tp": 4, "pp": 1, "dp": 1}, sim.framework({"gathered_inputs": True})
+    kept, shared = (run_of(plan, cluster=small_cluster(1), **more) for more in ({"framework": software}, {}))
+    assert collectives(frame(kept, 0), "F") == collectives(frame(shared, 0), "F")
+    again = [one for one in collectives(frame(shared, 0), "B") if not one[1].endswith("regather")]
+    assert collectives(frame(kept, 0), "B") == again
+    gathered = 256 * 512 * 2  # the inputs of qkv and mlp_up of eight layers, and of the head
+    assert kept.memory[0].activations_bytes - shared.memory[0].activations_bytes == 17 * gathered * 3 // 4
+
+
 def test_t6_4_overlap_hides_the_sum_behind_the_weight_gradient() -> None:
     exposed = run_of({"tp": 4, "pp": 1, "dp": 1}, cluster=small_cluster(1))
     hidden = run_of({"tp": 4, "pp": 1, "dp": 1, "overlap": sim.Overlap(tp=True)}, cluster=small_cluster(1))

@@ -112,7 +112,7 @@ def _recomputed(
             again = _per_op(segment.ops, held, layer_bytes, compiled=compiled)
         else:
             whole_bytes = layer_bytes if chosen.scope == "full" else 0
-            again = _repeated(segment, held, whole_bytes, early_stop=bool(chosen.early_stop))
+            again = _repeated(segment, held, whole_bytes, keeps_casts=keeps_casts, early_stop=bool(chosen.early_stop))
         repeated.setdefault(before, []).extend(again)
     ops = tuple(replace(op, held_bytes=held[op.name]) for op in forward.ops)
     return Body(ops), Body(tuple(new for op in backward.ops for new in (*repeated.get(op.name, ()), op)))
@@ -152,7 +152,9 @@ def _segments(ops: Sequence[AnyOp], chosen: Recompute, *, keeps_casts: bool) -> 
         yield _Segment(members, consumer)
 
 
-def _repeated(segment: _Segment, held: dict[str, int], layer_bytes: int, *, early_stop: bool) -> Iterator[AnyOp]:
+def _repeated(
+    segment: _Segment, held: dict[str, int], layer_bytes: int, *, keeps_casts: bool, early_stop: bool
+) -> Iterator[AnyOp]:
     """The repeated operations of a segment. Subtracts what they hold from the bytes that the forward pass holds (`held`).
 
     A segment of whole layers (`layer_bytes`) keeps the input of the first one as it comes, though a linear layer in front would
@@ -163,7 +165,8 @@ def _repeated(segment: _Segment, held: dict[str, int], layer_bytes: int, *, earl
     temporary_bytes = sum(op.freed_bytes for op in ops)
     for op in ops:
         kept = max(0, held[op.name] - _made_bytes(op)) if op.name == first else 0
-        if kept and layer_bytes and isinstance(op, Compute) and isinstance(op.kernel, Gemm) and kept != layer_bytes:
+        gemm = op.kernel if kept and layer_bytes and isinstance(op, Compute) and isinstance(op.kernel, Gemm) else None
+        if gemm and (kept != layer_bytes or (keeps_casts and gemm.dtype)):
             holds[op.name], held[op.name] = held[op.name], layer_bytes
             continue
         # what a collective brings and a later operation of the segment frees is held both times
