@@ -13,7 +13,7 @@ PYTEST := $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test test-slow torch soak plans check format bench bench-long notebooks results validation docs size
+.PHONY: help install demo test test-slow torch hta soak plans check format bench bench-long notebooks results validation docs size
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p' Makefile | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -26,7 +26,7 @@ demo: $(VENV)/.runtime ## simulate Llama-3 70B on 64 H100s, draw it, write its t
 test: $(VENV)/.dev ## the tests, but for the slow ones (ARGS="-k fold" picks)
 	@$(PYTEST) $(ARGS)
 
-test-slow: $(VENV)/.dev torch ## the slow tests: packaging, notebooks, browser, torch, big equality runs
+test-slow: $(VENV)/.dev torch hta ## the slow tests: packaging, notebooks, browser, torch, big equality runs
 	@$(PYTEST) -m slow $(ARGS)
 
 soak: $(VENV)/.dev ## kill a thousand processes of sweeps (ARGS="--kills 100", or --minutes 30)
@@ -40,6 +40,13 @@ torch: $(VENV)/.dev ## add the torch that reads our tables; without it those tes
 	  echo "installing torch into $(VENV), for the tests that ask it"; \
 	  $(INSTALL) --editable '.[torch-check]' && touch $(VENV)/.torch; \
 	} || echo "torch cannot be installed here: its tests skip" >&2
+
+hta: $(VENV)/.dev ## an environment with the trace reader HTA; without it the test that asks it skips, and says so
+	@test -f .venv-hta/.made || { \
+	  echo "installing traceinsight into .venv-hta, for the test that loads our traces"; \
+	  $(PY) -m venv --clear .venv-hta && .venv-hta/bin/python -m pip --disable-pip-version-check --quiet install \
+	    'traceinsight == 0.6.1' && touch .venv-hta/.made; \
+	} || echo "traceinsight cannot be installed here: its test skips" >&2
 
 check: $(VENV)/.dev ## lint, format and types
 	@$(PY) -m ruff check

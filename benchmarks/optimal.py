@@ -29,7 +29,8 @@ def main() -> None:
     for ranks, microbatches, seconds in sizes:
         for name, durations in DURATIONS.items():
             for cap in CAPS:
-                shape = Shape(ranks, microbatches, memory_limit=cap, durations=durations, goal=Goal(time_limit_s=seconds))
+                goal = Goal(memory_count="fw", time_limit_s=seconds)
+                shape = Shape(ranks, microbatches, memory_limit=cap, durations=durations, goal=goal)
                 found = optimal.certificate(shape)
                 print(
                     f"{ranks:3} {microbatches:3}  {name:9} {cap:4}P {found.value:11.6g} {found.lower_bound:11.6g} "

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .errors import Infeasible as Infeasible
     from .errors import UserError as UserError
     from .figures.gantt import gantt as gantt
+    from .figures.kineto import kineto as kineto
     from .figures.memory_plot import memory_plot as memory_plot
     from .figures.trace import trace as trace
     from .plan.offload import Offload as Offload
@@ -91,6 +92,7 @@ _WHERE = {
     "gantt": "figures.gantt",
     "goodput": "study.goodput",
     "kernel": "study.kernel_time",
+    "kineto": "figures.kineto",
     "load": "simulation.runnable",
     "memory": "study.step_views",
     "memory_plot": "figures.memory_plot",

@@ -149,10 +149,10 @@ def described(value: object) -> str:
     return shown(value) if plain else f"an object of class {type(value).__name__}"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str:
     """The hint for an unknown word: the nearest known word first, then the list (the nearest dozen of a long list)."""
     names = sorted(known)
-    close = nearest(word, names)
+    close = nearest(word, names, cutoff=cutoff)
     listed = (
         names if sum(map(len, names)) <= MOST_LETTERS else get_close_matches(word[:MOST_SHOWN].lower(), names, n=12, cutoff=0.0)
     )

@@ -20,8 +20,12 @@ def terminal(text: str, *, lines: bool = False) -> str:
     """Text for a terminal: whatever is not printable as Python writes it (`\\x1b`); line breaks stay if `lines` are wanted."""
     if text.isprintable():
         return text
-    kept = (c if c.isprintable() or (lines and c == "\n") else c.encode("unicode_escape").decode("ascii") for c in text)
-    return "".join(kept)
+    return "".join(c if c.isprintable() or (lines and c == "\n") else character(c) for c in text)
+
+
+def character(c: str) -> str:
+    """A character as Python writes it in ASCII (`\\x1b`)."""
+    return c.encode("unicode_escape").decode("ascii")
 
 
 def html(text: str) -> str:

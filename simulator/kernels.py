@@ -87,6 +87,8 @@ class Gemm:
     batch: int = 1
     dtype: str = ""
     """The narrow format of the operands; empty where the operands have the format of the result."""
+    counted: tuple[int, int] = (1, 1)
+    """The flop of the `full` convention over those that are executed, as a ratio: of scores, which parts of a sequence divide."""
 
     @property
     def shape(self) -> str:
@@ -101,7 +103,7 @@ class Gemm:
     @property
     def model_flop(self) -> int:
         """Flop by the `full` convention: GEMMs and attention with the full score matrix, without recomputation."""
-        return self.flop
+        return self.flop * self.counted[0] // self.counted[1]
 
     @property
     def operand_bytes(self) -> float:

@@ -12,10 +12,12 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
-from .errors import InvariantBroken, OutsideDomain, UserError
+from .config import catalog
+from .errors import Fault, InvariantBroken, OutsideDomain, UserError, must_be
 from .program.layout import Layout, as_taken, lay_out
 from .program.slot import Durations, Shape
 from .study.schedule import evaluate
+from .units import counted
 
 SHAPES = tuple(
     Shape(ranks, microbatches, chunks)
@@ -32,16 +34,21 @@ TOLERANCE = 1e-9
 def check_schedule(schedule: Any, shapes: Iterable[Shape] = SHAPES) -> int:
     """Lays the schedule out on every different shape that it takes and runs it; returns how many those were.
 
+    The schedule is a module or an object with an order, that function itself, or the name of a schedule.
     All slots are there once and in order, nothing deadlocks with or without latency, no rank holds more chunks than
     `in_flight` declares, and no rank is busy longer than the makespan.
     """
+    if not (hasattr(schedule, "order") or hasattr(schedule, "orders")):
+        schedule = catalog.typed("schedules", schedule)
     taken = 0
-    for shape in _different(schedule, shapes):
+    for shape in _different(schedule, must_be(shapes, Iterable, "shapes", "shapes", "[Shape(ranks=4, microbatches=8)]")):
         try:
             layout = lay_out(schedule, shape)
         except OutsideDomain as refusal:
             _check_refusal(schedule, shape, refusal)
             continue
+        except UserError as error:
+            raise UserError(faults=[_at(shape, fault) for fault in error.faults]) from None
         taken += 1
         for comm in (0.0, 0.3):
             result = evaluate(replace(layout, shape=replace(layout.shape, durations=Durations(comm=comm))))
@@ -51,6 +58,14 @@ def check_schedule(schedule: Any, shapes: Iterable[Shape] = SHAPES) -> int:
     if not taken:
         raise UserError("the schedule refuses every shape of the grid", hint="give check_schedule shapes that it takes")
     return taken
+
+
+def _at(shape: Shape, fault: Fault) -> Fault:
+    """The fault of a schedule with the shape at which it shows."""
+    sizes = {"rank": shape.ranks, "chunk": shape.chunks, "microbatch": shape.microbatches}
+    where = " x ".join(counted(number, what) for what, number in sizes.items())
+    hint = "CHUNKS = 1 declares one stage on each rank" if shape.chunks > 1 else ""
+    return replace(fault, where=f"{where}: {fault.where}".removesuffix(": "), hint=fault.hint or hint)
 
 
 def _different(schedule: Any, shapes: Iterable[Shape]) -> Iterable[Shape]:

@@ -219,7 +219,8 @@ def picture(rows: Sequence[Row]) -> Drawing:
         )
         axes.spines[["top", "right"]].set_visible(False)
     right.axvline(capacity_gib, color="black", linestyle="--", linewidth=1)
-    right.text(capacity_gib + 1.5, len(rows) - 1, f"{capacity_gib:.1f} GiB of an H100", va="center", fontsize=9)
+    free = max((i for i, row in enumerate(rows) if sum(row.memory_gib.values()) < capacity_gib), default=len(rows) - 1)
+    right.text(capacity_gib + 1.5, free, f"{capacity_gib:.1f} GiB of an H100", va="center", fontsize=9)
     left.set_yticks(range(len(rows)), [row.name for row in rows])
     left.set_ylim(len(rows) - 0.4, -0.6)
     return figure

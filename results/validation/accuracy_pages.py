@@ -228,10 +228,12 @@ def skipped(runs: Sequence[PublishedRun]) -> list[str]:
 
 
 def counted(runs: Sequence[PublishedRun]) -> str:
-    """How many rows of how many were predicted."""
-    of_rows = sum(own[0].of_rows for own in by_source(runs).values())
-    these = f"{len(runs):,} of the {of_rows:,} rows" if len(runs) < of_rows else f"all {of_rows:,} rows"
-    return f"{these} of {len(by_source(runs))} sources"
+    """How many rows of how many were predicted, and how many were tried in vain."""
+    sources, done = by_source(runs), sum(run.predicted_s is not None for run in runs)
+    of_rows = sum(own[0].of_rows for own in sources.values())
+    these = f"{done:,} of the {of_rows:,} rows" if done < of_rows else f"all {of_rows:,} rows"
+    in_vain = f" ({len(runs) - done:,} skipped)" if done < len(runs) else ""
+    return f"{these} of {len(sources)} sources{in_vain}"
 
 
 def first(runs: Sequence[PublishedRun]) -> list[str]:

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..config import catalog, derived, feasible
+from ..config.leftovers import changed, leftovers
 from ..config.scenario import Scenario
 from ..errors import UserError
 from ..memory.account import RankMemory
@@ -119,8 +120,9 @@ def candidate(scenario: Scenario) -> Candidate | None:
 
 
 def with_plan(base: Scenario, **changes: Any) -> Scenario:
-    """The base with these fields of its plan changed, on all its GPUs."""
-    return replace(base, plan=replace(base.plan, dp=None, **changes))
+    """The base with these fields of its plan changed, on all its GPUs, and without options that its plan then has no use for."""
+    found = replace(base, plan=replace(base.plan, dp=None, **changes))
+    return changed(found, leftovers(found))
 
 
 def with_any_batch(scenario: Scenario) -> Scenario:

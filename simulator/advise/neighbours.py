@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import derived
+from ..config.leftovers import changed, completed
 from ..config.scenario import Scenario
 from ..errors import shown
 from ..plan.plan import Overlap, Plan
@@ -20,7 +21,7 @@ from ..study.waterfall import BUBBLE
 from ..study.without import BELOW_PEAK, IMBALANCE, OPTIMIZER, RECOMPUTATION, Cause
 from ..units import show_bytes, show_s
 from .candidates import Proposal, candidate_that_fits, legal, proposal
-from .remedies import Change, changed
+from .remedies import Change
 from .splits import Split, Splits, splits
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
@@ -65,7 +66,7 @@ class Neighbour:
     def text(self) -> str:
         sign = "+" if self.more_bytes >= 0 else "-"
         return (
-            f"{self.settings}: {-self.gain:+.1%} step, {show_s(self.step_time_s)}, "
+            f"{self.settings}: {-self.gain:+z.1%} step, {show_s(self.step_time_s)}, "
             f"{sign}{show_bytes(abs(self.more_bytes))} on the fullest GPU"
         )
 
@@ -113,7 +114,7 @@ def _made(run: Run, cause: Cause, change: Change, *, long: bool) -> Neighbour | 
     """A change with its step; with selective recomputation besides where it does not fit alone. None if neither fits."""
     scenario = run.as_given
     for more in ({}, {"plan.recompute": "selective"}):
-        whole = {**change, **more}
+        whole = completed(scenario, {**change, **more})
         if "plan.recompute" in change and more:
             break
         one = candidate_that_fits(changed(scenario, whole)) if legal(changed(scenario, whole)) else None

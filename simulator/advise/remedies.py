@@ -7,11 +7,12 @@ run, and those that fit are simulated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, product
 from math import inf
 from typing import Any
 
+from ..config.leftovers import changed, completed
 from ..config.scenario import Scenario
 from ..errors import shown
 from .candidates import RECOMPUTED, Candidate, Proposal, candidate, candidate_that_fits, legal, proposal
@@ -68,7 +69,7 @@ def remedies(scenario: Scenario, *, long: bool = False) -> tuple[Remedy, ...]:
 
 def _fitting(scenario: Scenario) -> list[tuple[Change, Candidate]]:
     """The changes that fit, with as few made together as can be: of each set of fields the weakest values that suffice."""
-    families = [[one for one in family if legal(changed(scenario, one))] for family in _families(scenario)]
+    families = [[one for one in family if legal(_with(scenario, one))] for family in _families(scenario)]
     found: dict[tuple[int, ...], tuple[Change, Candidate]] = {}
     for together in range(1, MOST_TOGETHER + 1):
         for chosen in combinations([n for n, family in enumerate(families) if family], together):
@@ -83,19 +84,16 @@ def _fitting(scenario: Scenario) -> list[tuple[Change, Candidate]]:
 def _weakest(scenario: Scenario, families: Sequence[Sequence[Change]]) -> tuple[Change, Candidate] | None:
     """The weakest values of some families that fit together; None where the strongest do not fit."""
     merged = [{name: value for one in several for name, value in one.items()} for several in product(*families)]
-    able = [change for change in merged if legal(changed(scenario, change))]
+    able = [completed(scenario, change) for change in merged if legal(_with(scenario, change))]
     if not able or not (strongest := candidate_that_fits(changed(scenario, able[-1]))):
         return None
     tried = ((change, candidate_that_fits(changed(scenario, change))) for change in able[:-1])
     return next(((change, one) for change, one in tried if one), (able[-1], strongest))
 
 
-def changed(scenario: Scenario, change: Change) -> Scenario:
-    """A scenario with new values in fields of its plan and its job."""
-    for name, value in change.items():
-        section, _, field = name.partition(".")
-        scenario = replace(scenario, **{section: replace(getattr(scenario, section), **{field: value})})
-    return scenario
+def _with(scenario: Scenario, change: Change) -> Scenario:
+    """A scenario with a change, and without the options that its plan then has no use for."""
+    return changed(scenario, completed(scenario, change))
 
 
 def _families(scenario: Scenario) -> Iterator[list[Change]]:

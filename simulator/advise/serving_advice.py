@@ -19,6 +19,8 @@ from ..errors import Infeasible, UserError, did_you_mean, must_be
 from ..escape import Summarised
 from ..hardware.cluster import Cluster
 from ..kernels import NARROW_BYTES
+from ..study import legal_values
+from ..study.legal_values import MOST_SIZE, count
 from ..units import GIB, show_bytes, show_rate
 from ..workload.job import ELEMENT_BYTES
 from ..workload.model import Model
@@ -107,11 +109,12 @@ def advise_serving(model: Model, cluster: Cluster, *, batch: int = 16, context: 
     """
     must_be(model, Model, "model", "a model", 'sim.model("llama3-70b")')
     must_be(cluster, Cluster, "cluster", "a cluster", 'sim.cluster("dgx-h100")')
+    legal_values.check("inference", {"batch": batch, "context": context}, dict.fromkeys(("batch", "context"), count(MOST_SIZE)))
     if dtype not in DTYPES:
         raise UserError(f"no weights in {dtype!r}", hint=did_you_mean(str(dtype), DTYPES))
     if not cluster.gpu.runs(dtype):
         legal = [one for one in DTYPES if cluster.gpu.runs(one)]
-        raise UserError(f"{cluster.gpu.name} has no {dtype} products", hint=f"it has {', '.join(legal)}")
+        raise UserError(f"{cluster.gpu.name} has no {dtype} GEMMs", hint=f"it has {', '.join(legal)}")
     load = Load(model, batch, context, dtype)
     steps: list[ServingStep] = []
     for think in (_one_gpu, _node, _nodes, _experts):

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from operator import methodcaller
 from textwrap import wrap
 from time import monotonic
@@ -79,9 +80,11 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
             _echo(f"{'':{width}}  {other}")
 
 
-def _folded(text: str, width: int) -> list[str]:
-    """The lines of a text; one that fits in a line is left as it is."""
-    return [text] if len(text) <= width else wrap(text, width, break_on_hyphens=False, break_long_words=False) or [text]
+def _folded(text: str, width: int, *, long_words: bool = False, indent: str = "") -> list[str]:
+    """The lines of a text, with or without breaks in its long words; one that fits in a line is left as it is."""
+    if len(text) <= width:
+        return [text]
+    return wrap(text, width, break_on_hyphens=False, break_long_words=long_words, subsequent_indent=indent) or [text]
 
 
 def print_table(
@@ -90,9 +93,8 @@ def print_table(
     *,
     right: Sequence[int] = (),
     title: str = "",
-    wrapped: int | None = None,
 ) -> None:
-    """A table: rich on a terminal, elsewhere aligned plain text, whose column `wrapped` gives way to the width of a page."""
+    """A table: rich on a terminal, elsewhere aligned plain text, whose widest text gives way to the width of a page."""
     names, title = [escape.terminal(header) for header in headers], escape.terminal(title)
     cells = [[escape.terminal(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
@@ -108,26 +110,29 @@ def print_table(
         Console().print(table)
         return
     if title:
-        say(title)
-    lines = _within(COLUMNS, [names, *cells], wrapped) if wrapped is not None else [names, *cells]
+        say("\n".join(_folded(title, COLUMNS)))
+    lines = _within(COLUMNS, [names, *cells], right)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         padded = [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))]
         _echo("  ".join(padded).rstrip())
 
 
-def _within(columns: int, lines: list[list[str]], at: int) -> list[list[str]]:
-    """The lines of a table that is no wider than `columns`, as far as the wrapped column `at` has room to give."""
+def _within(columns: int, lines: list[list[str]], right: Sequence[int]) -> list[list[str]]:
+    """The lines of a table that is no wider than `columns`, as far as its text columns have room to give, the widest first."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     over = sum(widths) + 2 * (len(widths) - 1) - columns
     if over <= 0:
         return lines
-    shorter: list[list[str]] = []
-    for line in lines:
-        first, *others = wrap(line[at], max(LEAST_WRAPPED, widths[at] - over)) or [""]
-        shorter.append([*line[:at], first, *line[at + 1 :]])
-        shorter += [[other if i == at else "" for i in range(len(line))] for other in others]
-    return shorter
+    for at in sorted(set(range(len(widths))) - set(right), key=lambda at: -widths[at]):
+        narrower = max(min(LEAST_WRAPPED, widths[at]), widths[at] - max(over, 0))
+        over, widths[at] = over - (widths[at] - narrower), narrower
+    indents = ["  ", *[""] * (len(widths) - 1)]  # in the first column, where a further line looks like a further row
+    folded = [
+        [_folded(cell, width, long_words=True, indent=indent) for cell, width, indent in zip(line, widths, indents, strict=True)]
+        for line in lines
+    ]
+    return [list(parts) for line in folded for parts in zip_longest(*line, fillvalue="")]
 
 
 def print_notes(notes: Iterable[str]) -> None:

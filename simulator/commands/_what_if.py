@@ -59,7 +59,7 @@ def print_what_if(found: WhatIf) -> None:
     for one in found.outcomes:
         cells = ["", "", "", ""]
         if one.step_time_s is not None and one.fraction is not None and one.mfu is not None and one.peak_memory_bytes is not None:
-            cells = [show_s(one.step_time_s), f"{one.fraction:+.2%}", f"{one.mfu:.1%}", show_bytes(one.peak_memory_bytes)]
+            cells = [show_s(one.step_time_s), f"{one.fraction:+z.2%}", f"{one.mfu:.1%}", show_bytes(one.peak_memory_bytes)]
         rows.append([one.change, *cells, one.note])
     say()
-    print_table(["what if", "step", "change", "MFU", "memory", ""], rows, right=(1, 2, 3, 4), wrapped=5)
+    print_table(["what if", "step", "change", "MFU", "memory", ""], rows, right=(1, 2, 3, 4))

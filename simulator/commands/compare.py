@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import Infeasible, UserError
-from ._show import json_option, long_option, picture_path, print_json, print_table, progress, say, trust_option
+from ._show import COLUMNS, json_option, long_option, picture_path, print_json, print_table, progress, say, trust_option
 
 if TYPE_CHECKING:
     from ..study.compare import Comparison
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
 FEWEST = 2
 MOST_OPERATORS = 8
 """Operators that are listed, those whose time differs most."""
-NO_CHANGE = ("+0.0%", "-0.0%")
+LEAST_SPREAD = 0.0005
+"""Smallest spread of a result over the runs, as a fraction of its largest magnitude, that is listed."""
+WIDEST = 40
+"""Characters of a value, and of the name of a run, that a table shows."""
 
 
 @click.command("compare", short_help="Show what differs between scenarios and their steps.")
@@ -65,18 +69,44 @@ def _print(found: Comparison) -> None:
     operators = [name for name in found.result if name.startswith("operator ")]
     largest = sorted(operators, key=lambda name: -_difference(found.result[name]))[:MOST_OPERATORS]
     shown = [name for name in found.result if name not in operators] + largest
-    listed = {name: found.result[name] for name in shown if _change(found.result[name]) not in NO_CHANGE}
-    for title, differing in (("Scenarios differ in", found.scenario), ("Results differ in", listed)):
-        if differing:
-            rows = [[name, *map(_shown, values), _change(values)] for name, values in differing.items()]
-            print_table(["", *found.runs, "change"], rows, right=range(1, len(found.runs) + 2), title=title)
+    listed = {name: found.result[name] for name in shown if _spread(found.result[name]) >= LEAST_SPREAD}
+    runs = [_cut(name) for name in found.runs]
+    for what, differing in (("Scenarios differ in", found.scenario), ("Results differ in", listed)):
+        for columns in _tables(runs, differing):
+            headers, *rows = zip(*columns, strict=True)
+            print_table(headers, rows, right=range(1, len(columns)), title=f"{what} (changes are from {runs[0]})")
             say()
     if less := len(found.result) - len(listed):
-        say(f"{less} more results differ, by less than 0.05%, or are operators that differ less; --json has them.")
+        say(f"{less} more results differ, by less than {LEAST_SPREAD:.2%}, or are operators that differ less; --json has them.")
+
+
+def _tables(runs: list[str], differing: Mapping[str, tuple[Any, ...]]) -> Iterator[list[list[str]]]:
+    """Columns of tables that fit on a page: names, then the values of runs, each behind the first with its changes."""
+    if not differing:
+        return
+    names = ["", *differing]
+    table = [names]
+    for number, run in enumerate(runs):
+        columns = [[run, *(_shown(values[number]) for values in differing.values())]]
+        if number:
+            columns.append(["change", *(_change(values[0], values[number]) for values in differing.values())])
+        if len(table) > 1 and sum(max(map(len, column)) + 2 for column in (*table, *columns)) - 2 > COLUMNS:
+            yield table
+            table = [names]
+        table += columns
+    yield table
 
 
 def _shown(value: Any) -> str:
-    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = "-" if value is None else ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
+
+
+def _cut(name: str) -> str:
+    """The name of a run in the head of a column; of a long one its end, where paths differ."""
+    return name if len(name) <= WIDEST else f"...{name[3 - WIDEST :]}"
 
 
 def _difference(values: tuple[Any, ...]) -> float:
@@ -85,8 +115,17 @@ def _difference(values: tuple[Any, ...]) -> float:
     return float(max(numbers) - min(numbers))
 
 
-def _change(values: tuple[Any, ...]) -> str:
-    """By how much the last differs from the first, where both are numbers."""
-    first, last = values[0], values[-1]
-    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (first, last))
-    return f"{last / first - 1:+.1%}" if numbers and first else ""
+def _spread(values: tuple[Any, ...]) -> float:
+    """The difference as a fraction of the largest magnitude. What is no number differs altogether."""
+    if not all(value is None or _is_number(value) for value in values):
+        return 1.0
+    return _difference(values) / float(max(abs(value or 0.0) for value in values))
+
+
+def _change(first: Any, other: Any) -> str:
+    """By how much a value differs from that of the first run, where both are numbers."""
+    return f"{other / first - 1:+.1%}" if _is_number(first) and _is_number(other) and first else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -83,7 +83,11 @@ def _print(found: Explanation) -> None:
         _paragraph(f"{number:>2}. ", f"{loss.cause}: {loss.text}.")
     say()
     rows = [
-        [bar.cause, f"{found.waterfall.fraction(bar):.2%}", *("" if s is None else show_s(s) for s in (bar.seconds, bar.alone_s))]
+        [
+            bar.cause,
+            f"{found.waterfall.fraction(bar):z.2%}",
+            *("" if s is None else show_s(s) for s in (bar.seconds, bar.alone_s)),
+        ]
         for bar in found.waterfall.bars
     ]
     title = "Waterfall: causes removed one after another, from the step down to its flop at peak"

@@ -62,14 +62,15 @@ STEPS_HELP = "Simulate this number of steps from time zero and report their mean
 @click.option("--gantt-size", metavar="WxH", type=Numbers("x", "14x6", 2, 100), help="Width and height in inches, such as 14x6.")
 @click.option("--gantt-title", metavar="TEXT", help="Title of the timeline.")
 @click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")
+@click.option("--hta", metavar="FOLDER", help="Write a trace per rank, as PyTorch's profiler does, for tools such as HTA.")
 @click.option("--report", metavar="FILE", callback=checked_path((".html",)), help=REPORT_HELP)
 @click.option("--costs", is_flag=True, help=COSTS_HELP)
 @what_if_options
 @long_option
 @json_option
 def command(
-    scenario: str, settings: tuple[str, ...], trust: bool, gantt: str | None, trace: str | None, report: str | None,
-    costs: bool, as_json: bool, gantt_ranks: list[int] | None, gantt_window: tuple[float, float] | None,
+    scenario: str, settings: tuple[str, ...], trust: bool, gantt: str | None, trace: str | None, hta: str | None,
+    report: str | None, costs: bool, as_json: bool, gantt_ranks: list[int] | None, gantt_window: tuple[float, float] | None,
     gantt_size: tuple[float, float] | None, gantt_title: str | None, what_ifs: tuple[str, ...], tornado: str | None,
     **options: Any,
 ) -> None:  # fmt: skip
@@ -93,7 +94,7 @@ def command(
     with progress("simulating") as expect:
         found = load(scenario, settings, trust=trust)
         if isinstance(found, RunnableJobs):
-            files = {"gantt": gantt, "trace": trace, "report": report, "tornado": tornado}
+            files = {"gantt": gantt, "trace": trace, "hta": hta, "report": report, "tornado": tornado}
             _refuse_extras({**options, **files, "what-if": what_ifs or None})
             patience = {"allow_oom": options["allow_oom"], "long": options["long"]}
             result: Run | SharedRun = found.simulate(**patience)
@@ -104,7 +105,7 @@ def command(
     written, changes = list[tuple[str, str]](), None
     if not isinstance(found, RunnableJobs):
         with progress("drawing"):
-            written = [("took", show_s(run.wall_s)), *_write(run, gantt, trace, report, look)]
+            written = [("took", show_s(run.wall_s)), *_write(run, (gantt, trace, hta, report), look)]
         patience = {"allow_oom": options["allow_oom"], "long": options["long"]}
         changes = changed_steps(scenario, settings, what_ifs, run, tornado, trust=trust, **patience)
         written += [("tornado", tornado)] if tornado else []
@@ -142,7 +143,7 @@ def _list_costs(run: Run, title: str) -> None:
         for c in costs
     ]  # fmt: skip
     names = "op, shape, pp, calls, us each, us per rank, model, provenance, std error"
-    print_table(names.split(", "), rows, right=(3, 4, 5, 6, 8), title=title, wrapped=1)
+    print_table(names.split(", "), rows, right=(3, 4, 5, 6, 8), title=title)
     if any(map(_beyond, costs)):
         say("* extrapolated: beyond the shapes that were measured")
     for model, i in number.items():
@@ -169,10 +170,9 @@ def _refuse_extras(options: dict[str, Any]) -> None:
         raise UserError(f"{flags}: not for several jobs on one cluster", hint="leave it out, or run one of the jobs by itself")
 
 
-def _write(
-    run: Run, gantt_file: str | None, trace_file: str | None, report_file: str | None, look: dict[str, Any]
-) -> list[tuple[str, str]]:
-    """Writes the figures that were asked for; returns what was written, and where."""
+def _write(run: Run, places: Sequence[str | None], look: dict[str, Any]) -> list[tuple[str, str]]:
+    """Writes the figures that were asked for: timeline, trace, traces of ranks, report; returns what was written, and where."""
+    gantt_file, trace_file, hta_folder, report_file = places
     written = []
     if gantt_file:
         from ..figures.drawing import save
@@ -185,6 +185,10 @@ def _write(
 
         events = trace(run, trace_file)
         written.append(("trace", f"{trace_file}, {events:,} events: open it in ui.perfetto.dev"))
+    if hta_folder:
+        from ..figures.kineto import kineto
+
+        written.append(("traces", f"{hta_folder}, of {len(kineto(run, hta_folder))} ranks: load the folder in HTA"))
     if report_file:
         from ..report.page import report
 

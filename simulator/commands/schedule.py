@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import escape
 from ..config import catalog, torch_csv
 from ..errors import UserError
 from ._show import (
@@ -28,7 +27,7 @@ from ._show import (
 if TYPE_CHECKING:
     from ..study.schedule_verbs import Comparison
 
-MEMORY_COUNT_HELP = "How a search counts activations: all held from F to W (fw), or half of them freed at I (half)."
+MEMORY_COUNT_HELP = "How a search counts activations: half of each freed at I (half), or all held from F to W (fw)."
 
 
 class Durations(click.types.FloatParamType):
@@ -64,7 +63,7 @@ class Durations(click.types.FloatParamType):
 @click.option(
     "--objective", type=click.Choice(["makespan", "span"]), default="makespan", help="The time that a search minimises."
 )
-@click.option("--memory-count", type=click.Choice(["fw", "half"]), default="fw", help=MEMORY_COUNT_HELP)
+@click.option("--memory-count", type=click.Choice(["fw", "half"]), default="half", help=MEMORY_COUNT_HELP)
 @click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, help="Seconds for a search.")
 @click.option("--csv", "csv_file", metavar="FILE", callback=checked_path((".csv",)), help="Write the table for PyTorch.")
 @click.option("--plot", "plot_file", metavar="FILE", callback=picture_path, help="Draw the schedule as PNG, SVG or PDF.")
@@ -116,7 +115,7 @@ def _evaluate(name: str, options: dict[str, Any], csv_file: str | None, plot_fil
 
         shape = result.layout.shape
         title = f"{catalog.called(name)}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {brief(result)}"
-        save(gantt(result, title=escape.figure(title)), plot_file)
+        save(gantt(result, title=title), plot_file)
     if as_json:
         print_json(result.as_dict())
         return
@@ -148,7 +147,7 @@ def _compare(names: list[str], options: dict[str, Any], plot_file: str | None, *
         from ..figures.gantt import gantts
 
         drawn = {entry.name: entry.results[-1] for entry in found.entries}
-        save(gantts({escape.figure(f"{catalog.called(name)}: {brief(one)}"): one for name, one in drawn.items()}), plot_file)
+        save(gantts({f"{catalog.called(name)}: {brief(one)}": one for name, one in drawn.items()}), plot_file)
     if as_json:
         print_json(found.as_dict())
         return

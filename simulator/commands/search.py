@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import Infeasible, UserError
+from ..config import catalog
+from ..errors import Infeasible, UserError, either
 from ._show import (
     Count,
     Positive,
@@ -18,6 +19,7 @@ from ._show import (
     long_option,
     picture_path,
     print_json,
+    print_notes,
     print_pairs,
     print_table,
     say,
@@ -97,9 +99,10 @@ def command(
     if options["show_space"]:
         _show_space(space)
         return
+    print_notes(_left_out(base, space))
     found = _found(base, aim, (space, over, _numbers(gpus)), shard, options)
     if not found.best and found.complete:
-        raise Infeasible(f"no plan can run: {_counted(found)}", hint=_first_reason(found))
+        raise _nothing_runs(found)
     plot = options["plot"]
     if write and found.best:
         _write(found, write)
@@ -129,6 +132,17 @@ def _found(base: Base, aim: Aim, of: tuple[Any, ...], shard: Shard, options: dic
             records = stack.enter_context(closing(StoredPlans(file, base, resume=options["resume"], merge=options["merge"])))
         return found_of(base, aim, *of, workers=workers.number, executor=workers.executor, long=options["long"],
                         budget=options["budget"], records=records, shard=shard, tell=tell)  # fmt: skip
+
+
+def _left_out(base: Base, space: str | None) -> list[str]:
+    """A note where the space does not have the schedule that the scenario names."""
+    from ..search.space import space_of
+
+    own, searched = base.document.at(("plan", "schedule")), [catalog.called(name) for name in space_of(space).schedule]
+    if not isinstance(own, str) or catalog.called(own) in searched:
+        return []
+    how = "a search takes schedules of the catalog only" if ":" in own else f"`schedule: [{own}]` in --space searches it"
+    return [f"plan.schedule: {own} is not searched, but {either(searched)}; {how}"]
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:
@@ -179,11 +193,19 @@ def _counted(found: Found) -> str:
     return f"{len(found.search.plans):,} plans: {', '.join(f'{number:,} {status}' for status, number in found.counts.items())}"
 
 
-def _first_reason(found: Found) -> str:
-    """Why most plans are infeasible, or what would help."""
+def _nothing_runs(found: Found) -> Infeasible:
+    """The error for a space of which no plan runs: what the nearest lacks, or else why most are infeasible."""
+    from ..units import GIB
+
+    message = f"no plan can run: {_counted(found)}"
     if "too slow for the days" in found.counts:
-        return "more GPUs with --gpus, or more --days"
-    return next((example for _, example in found.reasons.values()), "more GPUs, or more recomputation or sharding in --space")
+        return Infeasible(message, hint="more GPUs with --gpus, or more --days")
+    if nearest := found.nearest():
+        plan, lack = nearest
+        hint = f"more GPUs with --gpus, or in --space {lack.remedies}"
+        message += f"; the nearest lacks {lack.over_bytes / GIB:.1f} GiB: {plan.text}"
+        return Infeasible(message, hint=hint, over_bytes=lack.over_bytes)
+    return Infeasible(message, hint=next((example for _, example in found.reasons.values()), "another --space"))
 
 
 def _record(found: Found, options: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +243,7 @@ def _best(found: Found, plan: Looked, options: dict[str, Any]) -> dict[str, Any]
         "peak_memory_bytes": measured.memory_bytes,
         "mfu": row["mfu"],
         "value": value[0],
-        "largest_loss": row["largest_loss"],
+        "largest_wait": row["largest_wait"],
         "loses_by": row["loses_by"],
         **({"days": days, "cost" if options["price"] else "gpu_hours": cost} if days is not None else {}),
     }
@@ -242,7 +264,7 @@ def _print(found: Found, options: dict[str, Any]) -> None:
     """The best plans, what the others are lost to, and how many plans there are of each kind."""
     from ..units import GIB, show_s
 
-    header = ["plan", "GPUs", "step time", "MFU", "memory", "behind", "largest loss", "loses by"]
+    header = ["plan", "GPUs", "step time", "MFU", "memory", "behind", "largest wait", "loses by"]
     tokens = ["days", "cost" if options["price"] else "GPU-hours"] if options["tokens"] else []
     rows = list[list[str]]()
     for plan in found.best:
@@ -253,7 +275,7 @@ def _print(found: Found, options: dict[str, Any]) -> None:
         more = [f"{days:,.1f}", f"{cost:,.0f}"] if days is not None else []
         memory = f"{measured.memory_bytes / GIB:.1f} GiB"
         rows.append([plan.text, str(plan.weighed.gpus), show_s(step_time_s), f"{measured.mfu:.1%}", memory, behind,
-                     found.largest_loss(plan) or "", found.loses_by(plan) or "", *more])  # fmt: skip
+                     found.largest_wait(plan) or "", found.loses_by(plan) or "", *more])  # fmt: skip
     if rows:
         print_table([*header, *tokens], rows, right=[1, 2, 3, 4, 5, *range(8, 8 + len(tokens))])
     say(_counted(found))

@@ -82,6 +82,8 @@ def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool, ha
                 cells.append([str(row.id), row.source_key, *times, _percent(row.error), _provenance(row)])
         unit = report.rows[0].unit
         headers = ["id", "source", f"measured ({unit})", f"predicted ({unit})", "error", "provenance"]
+        if not any(line[-1] for line in cells):
+            headers, cells = headers[:-1], [line[:-1] for line in cells]
         print_table(headers, cells, right=(2, 3, 4))
         say()
     _print_sources(record)

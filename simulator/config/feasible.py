@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from math import gcd, inf
+from math import gcd, inf, lcm
 from typing import Any
 
 from ..errors import Fault, OutsideDomain, UserError, shown
@@ -38,6 +38,7 @@ from .derived import (
 from .document import Document, place_of
 from .expert_rules import faults_of_experts
 from .learning_rules import faults_of_learning, faults_of_optimizer, faults_of_packing
+from .leftovers import OPTIONS, options_used
 from .memory_rules import (
     faults_of_kept_results,
     faults_of_recomputed_layers,
@@ -56,9 +57,6 @@ MOST_LAYER_SLOTS = 400_000
 LONGEST_MICROBATCH_S = 24 * 3600
 """Longest time of one microbatch of the whole model on one GPU, in seconds. Below this limit every duration fits the clock."""
 
-OPTIONS = {"group": (None, "interleaved"), "splits": (1, "seq-1f1b"), "memory_limit": (1.0, "zb-auto")}
-"""Fields of a plan that only schedules with the field in their `OPTIONS` use: the default, and one such schedule."""
-
 Found = Iterator[Contradiction]
 
 
@@ -72,9 +70,9 @@ def check(scenario: Scenario, whole: Cluster | None = None) -> Scenario:
     _well_formed(scenario, marks)
     scenario = with_usual_plan(scenario)
     cheap: tuple[Callable[[Scenario], Found], ...] = (
-        _degrees, _batch, _divisions, _overlapped, _shared_sequences, faults_of_experts, faults_of_sharding,
+        partial(_degrees, whole=whole), _batch, _divisions, _overlapped, _shared_sequences, faults_of_experts, faults_of_sharding,
         faults_of_kept_results, faults_of_offload, faults_of_learning, faults_of_optimizer, faults_of_packing, faults_of_power,
-        _order, _placed, _disturbed_ranks,
+        _order, partial(_placed, whole=whole), _disturbed_ranks,
     )  # fmt: skip
     dear: tuple[Callable[[Scenario], Found], ...] = (
         partial(_cluster, whole=whole), _disturbed_links, _scheduled, faults_of_recomputed_operators, faults_of_vocabulary,
@@ -116,27 +114,33 @@ PYTHON_GRAMMARS: Grammars = {**GRAMMARS, "schedule": Grammar(_schedule, "1f1b")}
 """The grammars for values from Python, where a schedule may also be an object."""
 
 
-def _degrees(scenario: Scenario) -> Found:
-    plan, gpus, per_node = scenario.plan, scenario.cluster.gpus, scenario.cluster.gpus_per_node
+def _degrees(scenario: Scenario, whole: Cluster | None = None) -> Found:
+    plan, gpus, per_node = scenario.plan, scenario.cluster.gpus, (whole or scenario.cluster).gpus_per_node
     fixed = plan.tp * plan.pp * plan.cp
     asked = fixed * (plan.dp or 1)
     product = "tp x pp" + (" x cp" if plan.cp > 1 else "") + (" x dp" if plan.dp else "")
-    exact = bool(plan.dp) and not asked % per_node
-    nodes = asked // per_node if exact else fixed // gcd(fixed, per_node)
-    by_nodes = f"nodes: {nodes}" if exact or not plan.dp else f"nodes: {nodes} without dp"
+    exact = not asked % per_node or (whole is not None and asked < per_node)  # a job may have a part of a node
+    enough = asked if exact else lcm(fixed, per_node)
+    by_gpus = (f"gpus: {enough}" if whole else f"nodes: {enough // per_node}") + " without dp" * (not exact and bool(plan.dp))
     by_dp = f"dp: {gpus // fixed}, or leave it out"
+    too_many = f"{product} = {asked} GPUs, but {_owner(scenario, whole)} has {gpus}"
     if asked > gpus and plan.dp and not gpus % fixed:
-        yield "plan", f"{product} = {asked} GPUs, but {scenario.cluster.name} has {gpus}", by_dp
+        yield "plan", too_many, by_dp
     elif asked > gpus:
-        hint = f"give the cluster {by_nodes}, or lower a degree"
-        yield "plan", f"{product} = {asked} GPUs, but {scenario.cluster.name} has {gpus}", hint
+        more = f"give {'the job' if whole else 'the cluster'} {by_gpus}, or " if not whole or enough <= whole.gpus else ""
+        yield "plan", too_many, f"{more}lower a degree"
     elif plan.dp and asked < gpus:
-        hint = by_dp if not gpus % fixed else by_nodes
+        hint = by_dp if not gpus % fixed else by_gpus
         yield "plan.dp", f"{product} = {asked} leaves {gpus - asked} of {gpus} GPUs idle", hint
     elif gpus % fixed:
         near = [n for n in range(fixed, 0, -1) if gpus % n == 0][:1] + [n for n in range(fixed, gpus + 1) if gpus % n == 0][:1]
-        hint = f"a product of {' or '.join(map(str, near))}, or {by_nodes}"
+        hint = f"a product of {' or '.join(map(str, near))}, or {by_gpus}"
         yield "plan", f"{gpus} GPUs do not divide by {product} = {fixed}", hint
+
+
+def _owner(scenario: Scenario, whole: Cluster | None) -> str:
+    """What has the GPUs of a scenario, in a message: its cluster, or a job on a part of a `whole` one."""
+    return "the job" if whole else scenario.cluster.name
 
 
 def _batch(scenario: Scenario) -> Found:
@@ -162,10 +166,10 @@ def _batch(scenario: Scenario) -> Found:
         yield "job.sequence_length", message, f"at most {model.max_sequence_length}"
     if not gpu.runs(job.dtype):
         legal = [dtype for dtype in DTYPES if gpu.runs(dtype)]
-        yield "job.dtype", f"{gpu.name} has no {job.dtype} products", f"it has {', '.join(legal)}"
+        yield "job.dtype", f"{gpu.name} has no {job.dtype} GEMMs", f"it has {', '.join(legal)}"
     elif job.narrow and job.dtype not in scenario.framework.low_precision.formats:
         legal = [*ELEMENT_BYTES, *scenario.framework.low_precision.formats]
-        yield "job.dtype", f"{scenario.framework.name} has no {job.dtype} products", f"it has {', '.join(legal)}"
+        yield "job.dtype", f"{scenario.framework.name} has no {job.dtype} GEMMs", f"it has {', '.join(legal)}"
 
 
 def _multiples(value: int, unit: int) -> list[int]:
@@ -289,12 +293,12 @@ def _order(scenario: Scenario) -> Found:
                 yield "plan.rank_order", message, "an order that ends in pp, such as tp-cp-ep-dp-pp"
 
 
-def _placed(scenario: Scenario) -> Found:
+def _placed(scenario: Scenario, whole: Cluster | None = None) -> Found:
     placement, gpus = scenario.plan.placement, scenario.cluster.gpus
     if placement is not None and sorted(placement) != [*range(gpus)]:
         missing = sorted(set(range(gpus)) - set(placement))
         wrong = f"GPU {missing[0]} has no rank" if missing else f"there are {len(placement)} ranks"
-        yield "plan.placement", f"{wrong}, and {scenario.cluster.name} has {gpus} GPUs", f"each of 0 to {gpus - 1} once"
+        yield "plan.placement", f"{wrong}, and {_owner(scenario, whole)} has {gpus} GPUs", f"each of 0 to {gpus - 1} once"
 
 
 def _cluster(scenario: Scenario, whole: Cluster | None) -> Found:
@@ -346,9 +350,8 @@ def _scheduled(scenario: Scenario) -> Found:
     if plan.full_sharding.gathers and hasattr(module, "placements"):
         message = f"{catalog.called(plan.schedule)} keeps two copies of every stage, whose gathers would wait for each other"
         yield "plan.sharding", message, "zero1, or a schedule of one direction"
-    used = OPTIONS if isinstance(module, user_code.Schedule) else getattr(module, "OPTIONS", ())
     for option, (default, example) in OPTIONS.items():
-        if getattr(plan, option) != default and option not in used:
+        if getattr(plan, option) != default and option not in options_used(scenario):
             yield (
                 f"plan.{option}",
                 f"{catalog.called(plan.schedule)} has no use for it",

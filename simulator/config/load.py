@@ -36,10 +36,13 @@ def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False)
 
 def document_of(path: str | Path, settings: Iterable[str] = ()) -> Document:
     """The document of a scenario in a file (or of a name in the catalog) with its settings, before its names are resolved."""
-    if not isinstance(path, (str, Path)):
-        raise UserError(f"{shown(path)} is no file and no name", hint='load("scenario.yaml")')
+    if not isinstance(path, (str, Path)) or not path:
+        hint = "a YAML file, or a name of `trainsim catalog scenarios`" if path == "" else 'load("scenario.yaml")'
+        raise UserError(f"{shown(path)} is no file and no name", hint=hint)
     name = str(path)
     file = Path(name) if isinstance(path, Path) or catalog.is_file(name) else catalog.find("scenarios", name)
+    if file.suffix == ".py":
+        raise UserError(f"{name} is a script in Python, not a scenario in YAML", hint=f"python {name}")
     document = read_or_import(file, "scenarios")
     return _with_settings(_extended(document, (file.resolve(),)), settings)
 
@@ -79,12 +82,17 @@ def _extended(document: Document, seen: tuple[Path, ...]) -> Document:
         return _extended(read(file), (*seen, file.resolve())).overlaid(document.without(("extends",)))
 
 
-def _with_settings(document: Document, settings: Iterable[str]) -> Document:
+def list_of_settings(settings: Iterable[str]) -> tuple[str, ...]:
+    """Several settings. Raises `UserError` for anything else, such as one setting by itself."""
     if isinstance(settings, (str, bytes, Mapping)) or not isinstance(settings, Iterable):
         hint = f"[{shown(settings)}]" if isinstance(settings, str) else '["plan.tp=4", "job.global_batch=64"]'
         raise UserError(f"settings is {described(settings)}, not a list of settings", hint=f"write it like {hint}")
+    return tuple(settings)
+
+
+def _with_settings(document: Document, settings: Iterable[str]) -> Document:
     faults: list[Fault] = []
-    for setting in settings:
+    for setting in list_of_settings(settings):
         try:
             document = _set(document, setting)
         except UserError as error:

@@ -20,7 +20,7 @@ from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from . import catalog, cluster_file, token_shares
-from .cluster_file import ClusterFile, text_of
+from .cluster_file import MOST_GPUS, ClusterFile, text_of
 from .document import Document, Mark, Place
 from .json_schema import object_schema
 from .named_parts import Named, Trust, located, read_with_parts
@@ -177,6 +177,8 @@ GRAMMARS: Grammars = {
 """The grammars of the text fields of a scenario."""
 MODEL, CLUSTER = Named(("model",), "models", Model), Named(("cluster",), "clusters", ClusterFile)
 FRAMEWORK = Named(("framework",), "frameworks")
+OF_A_JOB = ("model", "plan", "job")
+"""The sections that each of several `jobs` has for itself. The other sections are of the cluster, and so of all jobs."""
 NAMED = (MODEL, CLUSTER, GPU, FRAMEWORK)
 """The parts of a scenario that may be names, in the order of resolution: the file of a cluster may name its GPU."""
 
@@ -221,4 +223,24 @@ def json_schema() -> dict[str, Any]:
         owner["properties"][key] = {"anyOf": [named, section]}
     schema.pop("required")
     schema["properties"]["extends"] = {"type": "string", "description": "a scenario that this one changes"}
+    schema["properties"]["jobs"] = _jobs_schema()
+    schema["dependentSchemas"] = {"jobs": {"properties": dict.fromkeys(OF_A_JOB, False)}}
     return schema
+
+
+def _jobs_schema() -> dict[str, Any]:
+    """The JSON Schema of `jobs`, whose sections are those of a scenario of one job."""
+    number, numbers = {"type": "integer", "minimum": 1, "maximum": MOST_GPUS}, {"type": "integer", "minimum": 0}
+    gpus = {
+        "anyOf": [number, {"type": "array", "items": numbers, "minItems": 1}],
+        "description": "how many, from the first free GPU on, or a list of their numbers",
+    }
+    name = {"type": ["string", "number", "null"], "description": "what the result calls the job"}
+    sections = {key: {"$ref": f"#/properties/{key}"} for key in OF_A_JOB}
+    job = {
+        "type": "object",
+        "properties": {"name": name, **sections, "gpus": gpus},
+        "additionalProperties": False,
+        "required": ["model", "gpus"],
+    }
+    return {"type": "array", "items": job, "minItems": 1, "description": "several jobs at once, each on GPUs of its own"}

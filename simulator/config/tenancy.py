@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from ..errors import Fault, UserError, shown
+from ..errors import Fault, UserError, did_you_mean, shown
+from ..fields import keys
 from ..hardware.cluster import Cluster
 from .cluster_file import MOST_GPUS
 from .document import Document, Place
 from .named_parts import CODE, Trust, reading_order, resolved
-from .scenario import CLUSTER, Perturb, Scenario, from_document
+from .scenario import CLUSTER, OF_A_JOB, Perturb, Scenario, ScenarioFile, from_document
 
-KEYS = ("name", "model", "plan", "job", "gpus")
+KEYS = ("name", *OF_A_JOB, "gpus")
+SHARED = tuple(key for key in keys(ScenarioFile) if key not in OF_A_JOB)
+"""The sections that all jobs share."""
 STEPWISE: Place = ("fidelity", "collectives")
 
 
@@ -43,11 +46,12 @@ class Tenancy:
 def tenancy(document: Document, trust: Trust) -> Tenancy:
     """The jobs of a document. Raises `UserError` with the faults of all jobs."""
     entries = document.at(("jobs",))
-    faults: list[Fault] = []
+    faults = _beside_jobs(document)
     tenants: dict[int, Tenant] = {}
     whole, free, counted = None, 0, True
     if not isinstance(entries, list) or not entries:
-        raise UserError("jobs should be a list of jobs", where=document.where(("jobs",)), hint="jobs: [{name: a, gpus: 8, ...}]")
+        hint = "jobs: [{name: a, gpus: 8, ...}]"
+        raise UserError(faults=[*faults, Fault("jobs should be a list of jobs", hint, document.where(("jobs",)))])
     with suppress(UserError):  # no code is imported before all jobs were looked at; each job raises again what is refused in it
         trust.refuse(document, [("jobs", i, *place) for i in range(len(entries)) for place in CODE])
         trust.refuse(resolved(document, CLUSTER))
@@ -73,6 +77,18 @@ def tenancy(document: Document, trust: Trust) -> Tenancy:
     return Tenancy(whole.cluster, tuple(tenants.values()), whole.perturb)
 
 
+def _beside_jobs(document: Document) -> list[Fault]:
+    """Faults of keys beside `jobs` that all jobs would ignore."""
+    faults: list[Fault] = []
+    for key in document.data:
+        where = document.where((key,))
+        if key in OF_A_JOB:
+            faults.append(Fault(f"{key}: it has no effect beside jobs", f"write it for each job, such as jobs.0.{key}", where))
+        elif key not in (*SHARED, "jobs"):
+            faults.append(Fault(f"{key}: unknown key", did_you_mean(str(key), (*SHARED, "extends", "jobs")), where))
+    return faults
+
+
 def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trust) -> tuple[Scenario, Tenant]:
     """The scenario of a job on the whole cluster, and the job on its own GPUs: those listed, or a number from the first free GPU
     on."""
@@ -92,8 +108,8 @@ def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trus
     if wrong or not chosen:
         said = f"{shown(wrong[0])} is no number of a GPU" if wrong else f"{shown(gpus)} are no GPUs"
         raise UserError(f"jobs: gpus: {said}", where=at, hint="how many, such as 8, or a list of their numbers: [0, 1, 2, 3]")
-    shared = {key: value for key, value in document.data.items() if key in ("cluster", "framework", "fidelity", "perturb")}
-    own = {key: entry[key] for key in ("model", "plan", "job") if key in entry}
+    shared = {key: value for key, value in document.data.items() if key in SHARED}
+    own = {key: entry[key] for key in OF_A_JOB if key in entry}
     marks = {p: mark for p, mark in document.marks.items() if p[:1] != ("jobs",)}
     marks |= {p[2:]: mark for p, mark in document.marks.items() if p[:2] == place}
     scenario = from_document(Document({**shared, **own}, marks), trust)

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import escape
 from ..config import catalog
 from ..engine.timeline import Times
 from ..errors import UserError, must_be
 from ..program.labels import Labels
+from ..program.operations import HOST, OFFLOAD
 from ..program.slot import KINDS as SLOT_KINDS
 from ..program.slot import Pair, slots_of
 from ..simulation.run import Run
@@ -49,7 +49,8 @@ KINDS = {
     "dp": Kind("data parallel", ("#c2185b",)),
     "cp": Kind("context parallel", ("#8d6e00",)),
     "ep": Kind("expert parallel", ("#3949ab",)),
-    "host": Kind("launch overhead", ("#9e9e9e",)),
+    OFFLOAD: Kind("copies to and from hosts", ("#4e2a00",)),
+    HOST: Kind("launch overhead", ("#9e9e9e",)),
 }
 
 
@@ -104,10 +105,12 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
         program = run.engine_timeline.expansion.skeleton.program[run.engine_timeline.class_of]
         ranks = [int(np.flatnonzero(program == p)[0]) for p in range(run.program.ranks)][:MOST_ROWS]
     chosen = list(must_be(ranks, Iterable, "ranks", "several ranks", "ranks=[0, 1]"))
+    if not chosen:
+        raise UserError("no rank is chosen", hint="ranks=[0, 1], or leave it out")
     if len(chosen) > MOST_ROWS:
         raise UserError(f"{len(chosen)} rows are more than a chart can show", hint=f"choose at most {MOST_ROWS} ranks")
     m, s, seen = run.metrics, run.scenario, run.observation
-    title = escape.figure(
+    title = (
         f"{s.model.name} on {run.gpus:,} x {s.cluster.gpu.name}, {catalog.called(s.plan.schedule)}: "
         f"{m.step_time_s:.3g} s per step, {m.bubble_fraction:.1%} pipeline bubble, {m.mfu:.1%} MFU"
     )
@@ -116,7 +119,7 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
     rows = tuple(_row_of_rank(run, *of, drawn) for of in zip(chosen, coordinates, strict=True))
     shades = 1 + max(stage.chunk for stage in run.program.stages)
     lasts_s = seconds(seen.until_ns - seen.from_ns)
-    return Chart(escape.figure(title), "s", rows, lasts_s, shades, since=seen.window.text)
+    return Chart(title, "s", rows, lasts_s, shades, since=seen.window.text)
 
 
 def _row_of_rank(run: Run, rank: int, coordinate: int, drawn: Mapping[int, int]) -> Row:

@@ -14,6 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from .. import escape
 from ..errors import UserError
 from ..files import atomic
 
@@ -43,9 +44,11 @@ with _wherever_fonts_are_indexed():
     from matplotlib.colors import LinearSegmentedColormap as LinearSegmentedColormap
     from matplotlib.colors import Normalize as Normalize
     from matplotlib.figure import Figure as Figure
+    from matplotlib.font_manager import FontProperties, findfont, get_font
     from matplotlib.lines import Line2D as Line2D
     from matplotlib.patches import FancyBboxPatch
     from matplotlib.patches import Patch as Patch
+    from matplotlib.text import Annotation as Annotation
 
 FORMATS = {".png": ("Software",), ".svg": ("Date", "Creator"), ".pdf": ("CreationDate", "Producer")}
 """File endings, and the metadata with dates and versions that are left out, so that equal figures give equal files."""
@@ -58,6 +61,12 @@ class Drawing(Figure):
         data = BytesIO()
         self.savefig(data, format="png", metadata={"Software": None})
         return data.getvalue()
+
+
+def legible(text: str) -> str:
+    """Text without markup, and with an escape such as `\\u6a21` for every character that the font lacks."""
+    font, shown = get_font(findfont(FontProperties())), escape.figure(text)
+    return "".join(c if c.isascii() or font.get_char_index(ord(c)) else escape.character(c) for c in shown)
 
 
 def save(figure: Figure, path: str | Path) -> None:

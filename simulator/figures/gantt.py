@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from textwrap import fill
 from typing import Any
 
 import numpy as np
 
-from .. import escape
-from ..errors import UserError, must_be
+from ..errors import UserError, described, must_be
 from ..simulation.run import Run
+from ..study.legal_values import is_number
 from ..study.schedule import Evaluation
 from ..units import MS_PER_S
 from .bars import KINDS, Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
-from .drawing import Axes, Drawing, Figure, Patch, PolyCollection
+from .drawing import Axes, Drawing, Figure, Patch, PolyCollection, legible
 
 WIDTH_IN = 14.0
 MOST_ROWS_IN_ALL = 256
@@ -49,7 +50,8 @@ POINTS = 72
 """Points of an inch."""
 LETTER, LEGEND, BESIDE_LABEL = 0.58, 8, 3.5
 """Width of a letter as a fraction of the font size; the font size of the legend, and the multiple of it beside a label."""
-SMALLEST_TITLE, LARGEST_TITLE = 7.0, 11.0
+SMALLEST_TITLE, LARGEST_TITLE, LARGEST_LABEL = 7.0, 11.0, 10.0
+"""Font sizes of a title and of the label below the time axis, in points; both take several lines if they have to be small."""
 
 
 def gantt(
@@ -65,14 +67,26 @@ def gantt(
     `size_in` is its width and height in inches; `window_s` the part of the time axis that is shown, in seconds for a run.
     """
     must_be(what, (Run, Evaluation), "what", "a run", "gantt(sim.simulate(model, cluster, plan, job))")
+    must_be(title, (str, type(None)), "title", "a text", 'title="a step"')
+    size_in, window_s = _two_numbers(size_in, "size_in", "(14, 6)"), _two_numbers(window_s, "window_s", "(0.5, 1.5)")
     chart = chart_of_run(what, ranks) if isinstance(what, Run) else chart_of_evaluation(what, title or "")
     if title is not None:
-        chart = replace(chart, title=escape.figure(title) if isinstance(what, Run) else title)
+        chart = replace(chart, title=title)
     if window_s is not None and not 0 <= window_s[0] < min(window_s[1], chart.end):
         hint = f"choose a start before its end, both from 0 to {chart.end:.6g} {chart.unit}".rstrip()
         hint += f" = {chart.end * MS_PER_S:,.0f} ms" if chart.unit == "s" else ""
         raise UserError(f"the window from {window_s[0]:g} to {window_s[1]:g} {chart.unit} shows nothing", hint=hint)
     return draw(chart, size_in=size_in, window=None if window_s is None else (window_s[0], min(window_s[1], chart.end)))
+
+
+def _two_numbers(given: Any, name: str, example: str) -> tuple[float, float] | None:
+    """An argument that is two numbers, or None."""
+    if given is None:
+        return None
+    found = tuple(given) if isinstance(given, Iterable) else ()
+    if len(found) != 2 or not all(is_number(one) and isfinite(one) for one in found):
+        raise UserError(f"{name} is {described(given)}, not two numbers", hint=f"{name}={example}")
+    return found
 
 
 def gantts(results: Mapping[str, Evaluation] | Mapping[str, Run]) -> Figure:
@@ -84,7 +98,7 @@ def _chart(result: Run | Evaluation, title: str) -> Chart:
     if isinstance(result, Evaluation):
         return chart_of_evaluation(result, title, with_memory=False)
     chart = chart_of_run(result)
-    return replace(chart, title=f"{escape.figure(title)}: {chart.title}")
+    return replace(chart, title=f"{title}: {chart.title}")
 
 
 def draw(*charts: Chart, size_in: tuple[float, float] | None = None, window: tuple[float, float] | None = None) -> Figure:
@@ -106,14 +120,17 @@ def draw(*charts: Chart, size_in: tuple[float, float] | None = None, window: tup
     points_per_time = (size_in[0] - BESIDE_IN) * POINTS / (shown[1] - shown[0])
     figure = Drawing(figsize=size_in, layout="constrained", dpi=140)
     panels = iter(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
+    width = size_in[0] * POINTS - LEGEND * LETTER * max(len(row.label) for chart in charts for row in chart.rows)
     for chart in charts:
         _Panel(axes := next(panels), chart, row_in, end, points_per_time).draw()
-        beside = LEGEND * LETTER * max(len(row.label) for row in chart.rows)
-        _draw_title(axes, chart.title, size_in[0] * POINTS - beside)
+        title, size = _fitted(legible(chart.title), width, LARGEST_TITLE)
+        axes.set_title(title, fontsize=size, loc="left")
         if chart.held:
             _draw_held(axes := next(panels), chart.held, chart.end)
     axes.set_xlim(*shown)
-    axes.set_xlabel("time" + f" ({charts[0].unit})" * bool(charts[0].unit) + f": {charts[0].since}" * bool(charts[0].since))
+    label = "time" + f" ({charts[0].unit})" * bool(charts[0].unit) + f": {charts[0].since}" * bool(charts[0].since)
+    label, size = _fitted(label, width, LARGEST_LABEL)
+    axes.set_xlabel(label, fontsize=size)
     _draw_legend(figure, charts)
     return figure
 
@@ -222,10 +239,10 @@ def _luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def _draw_title(axes: Axes, title: str, width: float) -> None:
-    """Draws a title as large as it fits, on several lines if it has to be small."""
-    size = min(LARGEST_TITLE, max(SMALLEST_TITLE, width / (len(title) or 1) / LETTER))
-    axes.set_title(fill(title, int(width / size / LETTER)), fontsize=size, loc="left")
+def _fitted(text: str, width: float, largest: float) -> tuple[str, float]:
+    """A text and the largest font size at which it fits into a width, both in points; in several lines if it has to be small."""
+    size = min(largest, max(SMALLEST_TITLE, width / (len(text) or 1) / LETTER))
+    return fill(text, int(width / size / LETTER)), size
 
 
 def _draw_held(axes: Axes, held: Held, end: float) -> None:

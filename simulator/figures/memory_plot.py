@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import escape
 from ..errors import must_be
 from ..metrics import Array
 from ..program.holdings import Holding
 from ..simulation.run import Run
 from ..units import GIB, MS_PER_S, show_bytes
-from .drawing import Axes, Drawing, Figure, Line2D, Patch, colormaps
+from .drawing import Axes, Drawing, Figure, Line2D, Patch, colormaps, legible
 
 COLOURS = {
     Holding.CONTEXT: "#8d939c",
@@ -75,7 +74,7 @@ def _draw_classes(axes: Axes, run: Run, end_ms: float) -> None:
     axes.step(at_ms, tops[-1], where="post", color="#2b2f36", linewidth=0.7, zorder=3)
     where = int(tops[-1].argmax())
     axes.plot(at_ms[where], tops[-1][where], "o", color="#2b2f36", markersize=4, zorder=6)
-    name = escape.figure(run.scenario.model.name)
+    name = legible(run.scenario.model.name)
     title = f"{name}: a GPU of pipeline rank {fullest.rank}, peak {show_bytes(fullest.total_bytes)}"
     axes.set_title(title, fontsize=11, loc="left")
     capacity = f"capacity, {show_bytes(run.scenario.cluster.gpu.memory_bytes)}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..units import GIB
-from .drawing import Drawing, Figure
+from .drawing import Annotation, Axes, Drawing, Figure, legible
 
 COLOUR, OTHERS = "#31557f", "#9a9a9a"
 WIDE_IN, TALL_IN = 7.5, 4.5
@@ -31,12 +31,25 @@ def pareto(points: Sequence[Point], front: Sequence[Point], against: str) -> Fig
     axes.plot([p.other / scale for p in points], [p.step_time_s for p in points], "o", color=OTHERS, markersize=4, zorder=2)
     others, times = [p.other / scale for p in front], [p.step_time_s for p in front]
     axes.step(others[::-1], times[::-1], "o-", where="post", color=COLOUR, linewidth=1.6, markersize=6, zorder=3)
-    for number, (other, time) in enumerate(zip(others[:MOST_NAMED], times, strict=False), 1):
-        axes.annotate(str(number), (other, time), (4, 5), textcoords="offset points", fontsize=8, color=COLOUR)
-    named = [f"{number} {point.text}" for number, point in enumerate(front[:MOST_NAMED], 1)]
+    named = [legible(f"{number} {point.text}") for number, point in enumerate(front[:MOST_NAMED], 1)]
     left = [f"and {len(front) - MOST_NAMED} plans more"] if len(front) > MOST_NAMED else []
     axes.set_title("\n".join([*named, *left]), fontsize=7, loc="left")
     axes.set_xlabel(LABELS[against])
     axes.set_ylabel("step time, s")
     axes.grid(alpha=0.25)
+    _number(figure, axes, list(zip(others[:MOST_NAMED], times, strict=False)))
     return figure
+
+
+def _number(figure: Figure, axes: Axes, places: Sequence[tuple[float, float]]) -> None:
+    """Writes the number of each plan beside its point. A number that would stand on another one is written behind it."""
+    figure.draw_without_rendering()  # which lays out the axes, and so says where points are
+    labels: list[Annotation] = []
+    for number, place in enumerate(places, 1):
+        label = axes.annotate(str(number), place, (4, 5), textcoords="offset points", fontsize=8, color=COLOUR)
+        hidden = [one for one in labels if one.get_window_extent().overlaps(label.get_window_extent())]
+        if hidden:
+            label.remove()
+            hidden[0].set_text(f"{hidden[0].get_text()}, {number}")
+        else:
+            labels.append(label)

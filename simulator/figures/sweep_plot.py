@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import escape
 from ..errors import UserError
-from .drawing import Axes, Drawing, Figure, Line2D, Normalize, ScalarMappable, colormaps
+from .drawing import Axes, Drawing, Figure, Line2D, Normalize, ScalarMappable, colormaps, legible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,9 +62,9 @@ def _line(frame: pd.DataFrame, field: str) -> Figure:
     if numbers and at.min(initial=1) > 0 and at.max(initial=1) >= LOG_RATIO * at.min(initial=1):
         axes.set_xscale("log", base=2)
         axes.minorticks_off()
-    words = [escape.figure(str(value)) for value in values]
+    words = [legible(str(value)) for value in values]
     axes.set_xticks(at, words, **_turned(words, WIDE_IN / max(1, len(words))))
-    axes.set_xlabel(escape.figure(field))
+    axes.set_xlabel(legible(field))
     axes.set_ylabel("step time (s)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e6ea", linewidth=0.6)
@@ -94,11 +93,11 @@ def _heat_map(frame: pd.DataFrame, fields: list[str]) -> Figure:
         _draw_cell(axes, columns.index(other), rows.index(own), row, scale)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    words = list(map(escape.figure, columns))
+    words = list(map(legible, columns))
     axes.set_xticks(range(len(columns)), words, **_turned(words, CELL_IN))
-    axes.set_yticks(range(len(rows)), list(map(escape.figure, rows)))
-    axes.set_xlabel(escape.figure(fields[1]))
-    axes.set_ylabel(escape.figure(fields[0]))
+    axes.set_yticks(range(len(rows)), list(map(legible, rows)))
+    axes.set_xlabel(legible(fields[1]))
+    axes.set_ylabel(legible(fields[0]))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     if (frame.status != SIMULATED).any():

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import escape
 from ..hardware.cluster import Cluster
-from .drawing import Axes, Drawing, Figure, Line2D, LinearSegmentedColormap, Normalize, ScalarMappable
+from .drawing import Axes, Drawing, Figure, Line2D, LinearSegmentedColormap, Normalize, ScalarMappable, legible
 
 Array = NDArray[Any]
 Load = Mapping[int, float] | Mapping[str, float] | Array
@@ -133,6 +132,6 @@ class HeatMap:
         bar.ax.tick_params(labelsize=8)
         bar.ax.xaxis.label.set_fontsize(9)
         if self.marked:
-            handles = [Line2D([], [], color=MARK, linewidth=HALO_POINTS, label=escape.figure(label)) for label in self.marked]
+            handles = [Line2D([], [], color=MARK, linewidth=HALO_POINTS, label=legible(label)) for label in self.marked]
             title = "waited for longest (mean over ranks)"
             figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, title=title, title_fontsize=8)

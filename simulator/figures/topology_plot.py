@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import escape
 from ..hardware.cluster import Cluster
 from ..hardware.measure import link_classes
 from ..study.cluster_facts import span
 from ..units import show_rate
-from .drawing import Axes, Figure, Line2D, LineCollection, PatchCollection, rounded_box
+from .drawing import Axes, Figure, Line2D, LineCollection, PatchCollection, legible, rounded_box
 from .topology_colours import CLASSES, HALO_POINTS, KINDS, MARK, HeatMap, Load, canvas, colour_of, without_direction
 from .topology_summary import Summary
 from .vertex_positions import SQUARE, Positions, on_grid, positions
@@ -48,7 +47,7 @@ def draw(
 
     `marked` are numbers of links that stand out in it, by what to say of them.
     """
-    title = title or _title(cluster)
+    title = legible(title or _title(cluster))
     heat = None if link_load is None else HeatMap.of(cluster, link_load, marked)
     vertices = sum(run.count for run in cluster.wiring.vertices)
     racks = cluster.nodes > 1 and cluster.gpus_per_node > MOST_IN_NODE
@@ -73,8 +72,8 @@ def draw(
         _draw_heat(axes, cluster, _segments(cluster, at, arched, min(0.1, 1.6 / points)), heat)
     _draw_vertices(axes, cluster, at, points)
     for y, name in at.layers:
-        axes.text(left - 0.5, y, escape.figure(name), ha="right", va="center", fontsize=9, color="#444444")
-    axes.set_title(title, fontsize=11, loc="left")
+        axes.text(left - 0.5, y, legible(name), ha="right", va="center", fontsize=9, color="#444444")
+    figure.suptitle(title, fontsize=11, x=0.01, ha="left")  # a title of axes with a fixed aspect may have no room above them
     heat.explain(figure, axes) if heat else _draw_legend(figure, cluster)
     return figure
 
@@ -82,7 +81,7 @@ def draw(
 def _title(cluster: Cluster) -> str:
     nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes:,} nodes"
     shape = cluster.inside_name if cluster.nodes == 1 else cluster.shape_name
-    return escape.figure(f"{cluster.name}: {nodes} of {cluster.gpus_per_node} {cluster.gpu.name}, {shape}")
+    return f"{cluster.name}: {nodes} of {cluster.gpus_per_node} {cluster.gpu.name}, {shape}"
 
 
 def _draw_nodes(axes: Axes, at: Positions, points: float) -> None:
@@ -108,7 +107,7 @@ def _draw_vertices(axes: Axes, cluster: Cluster, at: Positions, points: float) -
             size = min(8.5, 0.62 * h * points, 0.92 * w * points / len(text) / 0.6)
             if size >= 4.5:
                 style = {"ha": "center", "va": "center_baseline", "fontsize": size, "color": "white", "zorder": 4}
-                axes.text(x, y, escape.figure(text), **style)
+                axes.text(x, y, legible(text), **style)
         colour = colour_of(run.kind, KINDS, i)
         axes.add_collection(PatchCollection(patches, facecolor=colour, edgecolor="white", linewidth=0.5, zorder=3))
 
@@ -220,7 +219,7 @@ def _draw_legend(figure: Figure, cluster: Cluster) -> None:
         name = without_direction(of.name)
         rates.setdefault(name, []).append(of.bytes_per_s)
         colours.setdefault(name, colour_of(of.name, CLASSES, number[of.name]))
-    labels = {name: escape.figure(f"{name}, {span(show_rate, sorted(values))}") for name, values in rates.items()}
+    labels = {name: legible(f"{name}, {span(show_rate, sorted(values))}") for name, values in rates.items()}
     handles = [Line2D([], [], color=colours[name], linewidth=2.2, label=label) for name, label in labels.items()]
     columns = min(len(handles), max(1, int(figure.get_figwidth() / 2.6)))
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, frameon=False, fontsize=8, handlelength=1.6)

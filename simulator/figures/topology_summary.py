@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import escape
 from ..hardware.cluster import Cluster
 from ..hardware.measure import WORDS, switches
 from ..study.cluster_facts import Topology, span
 from ..units import show_rate, show_s
-from .drawing import Axes, Figure, rounded_box
+from .drawing import Axes, Figure, legible, rounded_box
 from .topology_colours import CLASSES, HALO_POINTS, KINDS, MARK, HeatMap, canvas, colour_of, without_direction
 from .vertex_positions import plural
 
@@ -84,7 +83,7 @@ class Summary:
                 text = f"{number:,} {plural(kind, number)}{pooled}"
             style = {"facecolor": colour_of(kind, KINDS, i), "edgecolor": "none", "zorder": 2}
             axes.add_patch(rounded_box((0, y - TALL / 2), WIDTH, TALL, 0.2, **style))
-            text = escape.figure(text)
+            text = legible(text)
             axes.text(WIDTH / 2, y, text, ha="center", va="center_baseline", color="white", fontsize=10, zorder=3)
 
     def _draw_links(self, axes: Axes) -> None:
@@ -101,7 +100,7 @@ class Summary:
                 lanes += 1
                 _draw_line(axes, [WIDTH, side, side, WIDTH], [low, low, high, high], *self._shades(joint, 1)[0], 2.0)
                 x, y = side + 0.28, low + 0.02
-            axes.text(x, y, escape.figure(self._label(joint)), va="center", fontsize=8.5, color="#333333")
+            axes.text(x, y, legible(self._label(joint)), va="center", fontsize=8.5, color="#333333")
 
     def _draw_strands(self, axes: Axes, low: float, joint: Joint, *, across: bool) -> None:
         """Draws a line to the next bar for each group of links, or an arch over the bar for links within a kind."""

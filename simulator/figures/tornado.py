@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ..escape import terminal
 from ..study.what_if import WhatIf
 from ..units import show_s
-from .drawing import Drawing, Figure
+from .drawing import Drawing, Figure, legible
 
 WIDE_IN, BAR_IN, AROUND_IN = 8.0, 0.38, 1.25
 SHORTER, LONGER, NONE = "#31557f", "#c8781e", "#6b6b6b"
@@ -26,14 +25,14 @@ def tornado(found: WhatIf) -> Figure:
     for y, one in enumerate(rows):
         share = one.fraction or 0.0
         axes.barh(y, 100 * share, color=SHORTER if share < 0 else LONGER, height=0.66, zorder=3)
-        text = f"{share:+.2%}, {show_s(one.step_time_s)}" if one.step_time_s is not None else "cannot run"
+        text = f"{share:+z.2%}, {show_s(one.step_time_s)}" if one.step_time_s is not None else "cannot run"
         text += f"\n{one.note}" if one.note and one.step_time_s is not None else ""
         on_left = share < 0
         axes.annotate(
             text, (100 * share, y), (-5 if on_left else 5, 0), textcoords="offset points", va="center", fontsize=7.5,
             ha="right" if on_left else "left", color="black" if one.step_time_s is not None else NONE,
         )  # fmt: skip
-    axes.set_yticks(range(len(rows)), [terminal(one.change) for one in rows])
+    axes.set_yticks(range(len(rows)), [legible(one.change) for one in rows])
     axes.axvline(0, color="black", linewidth=0.8, zorder=4)
     axes.set_xlim(-100 * ROOM * widest, 100 * ROOM * widest)
     axes.set_xlabel("change of the step time, %")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from .. import escape
 from ..errors import must_be
 from ..simulation.run import Run
 from ..study.waterfall import Waterfall, waterfall
 from ..units import show_s
-from .drawing import Drawing, Figure
+from .drawing import Drawing, Figure, legible
 
 WIDE_IN, BAR_IN, AROUND_IN = 9.0, 0.34, 1.2
 WHOLE, LOSS, GAIN = "#31557f", "#c8781e", "#8d939c"
@@ -42,7 +41,7 @@ def waterfall_plot(run: Run, shown: Waterfall | None = None) -> Figure:
     axes.set_ylim(rows - 0.4, -0.6)
     axes.set_xlim(0, 100 * ROOM)
     axes.set_xlabel("part of the step, %")
-    name = escape.figure(run.scenario.model.name)
+    name = legible(run.scenario.model.name)
     title = f"{name} on {run.gpus:,} GPUs: what a step of {show_s(found.step_s)} is lost to, MFU {run.metrics.mfu:.1%}"
     axes.set_title(title, loc="left", fontsize=10)
     axes.grid(axis="x", alpha=0.3, zorder=0)

@@ -228,9 +228,11 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework, tp: int) -> 
     """
     lines, width = whole.batch * whole.heads, whole.element_bytes
     seq, keys, (depth, value_depth) = whole.seq, whole.seq + whole.prefix, whole.widths
+    # a causal part of a sequence counts its rows and its columns, as in fused attention
+    counted = (seq + 2 * whole.prefix, keys) if whole.causal and whole.prefix else (1, 1)
 
     def gemm(m: int, n: int, k: int, part: Part = Part.INPUT_GRADIENT) -> Gemm:
-        return Gemm(m, n, k, width, part, lines)
+        return Gemm(m, n, k, width, part, lines, counted=counted)
 
     def rows(name: str, moved_bytes: float) -> Rowwise:
         return Rowwise(name, lines * seq, keys, width, round(moved_bytes))

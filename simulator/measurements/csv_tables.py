@@ -74,7 +74,8 @@ def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
         first = shown(",".join(rows[0]))
         raise UserError(f"not such a table: it begins with {first}", where=f"{name}:1", hint=f"a header with {', '.join(needed)}")
     if missing:
-        raise UserError(faults=[Fault(f"no column {column!r}", did_you_mean(column, rows[0]), f"{name}:1") for column in missing])
+        hints = {column: did_you_mean(column, rows[0], cutoff=ALIKE) for column in missing}
+        raise UserError(faults=[Fault(f"no column {column!r}", hint, f"{name}:1") for column, hint in hints.items()])
 
 
 def with_gpu(rows: Sequence[Row], gpu: str) -> list[Row]:

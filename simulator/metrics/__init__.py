@@ -7,7 +7,8 @@ returns one number, in seconds for a `time`; every run shows the number under th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -58,6 +59,8 @@ class Repeats:
     lasts_ns: int
     steps: tuple[Array, ...]
     """Role -> the steps of the program that are run once more each time."""
+    measured: dict[str, tuple[Any, Any]] = field(default_factory=dict, repr=False)
+    """By name what was measured of the timeline as it is, and what each further time adds: the same for any number of times."""
 
     def inside_ns(self, at_ns: Array) -> Array:
         """How much of the part has passed at each of some times."""
@@ -116,6 +119,16 @@ class Observation:
         all_ns = np.dot(per_class_ns.astype(object), self.timeline.multiplicity)  # in integers of any size
         return seconds(int(all_ns) / (self.timeline.ranks * self.window.steps))
 
+    def summed(self, name: str, measure: Callable[[], tuple[Any, Any]]) -> Any:
+        """A sum over all that happens, measured as two parts: over the timeline as it is, and over the part that is repeated."""
+        if not self.repeats:
+            return measure()[0]
+        known = self.repeats.measured
+        if name not in known:
+            known[name] = measure()
+        once, again = known[name]
+        return once + self.repeats.times * again
+
     def counts(self, iteration: Array) -> Array:
         """Whether operations with these iteration numbers belong to the measured training steps."""
         counted: Array = (iteration >= self.window.iterations.start) & (iteration < self.window.iterations.stop)
@@ -123,12 +136,17 @@ class Observation:
 
     def calls(self, which: int) -> Array:
         """How often the measured training steps have each row of a class of ranks."""
+        once, again = self.calls_in_parts(which)
+        return once + self.repeats.times * again if self.repeats else once
+
+    def calls_in_parts(self, which: int) -> tuple[Array, Array]:
+        """The same for the timeline as it is, and what each further time of the repeated part adds."""
         labels = self.labels[which]
-        calls: Array = self.counts(labels.iteration).astype(np.int64)
-        if self.repeats:
-            steps = self.repeats.steps[int(self.timeline.skeleton.program[which])]
-            calls[np.isin(labels.step, steps)] *= 1 + self.repeats.times
-        return calls
+        once: Array = self.counts(labels.iteration).astype(np.int64)
+        if not self.repeats:
+            return once, np.zeros(len(once), dtype=np.int64)
+        steps = self.repeats.steps[int(self.timeline.skeleton.program[which])]
+        return once, np.where(np.isin(labels.step, steps), once, 0)
 
 
 def observe(

@@ -133,11 +133,16 @@ def measure(observed: Observation) -> TimeByCause:
     """Time of every class in the window by cause, in nanoseconds."""
     axes = tuple(dict.fromkeys((*observed.axes, DP)))
     causes = (BUSY, BUBBLE, OPTIMIZER, *axes, *map(imbalance, axes))
+    return TimeByCause(causes, observed.summed("time by cause", lambda: _measured_ns(observed, causes, len(axes))))
+
+
+def _measured_ns(observed: Observation, causes: Sequence[str], axes: int) -> tuple[Array, Array]:
+    """Nanoseconds of every class by cause, of the timeline as it is and of the part that is repeated."""
     busy, bubble, optimizer, first_axis = range(4)
     inside = _inside(observed)
     tasks = _Tasks.of_rows(observed) if inside is None else _Tasks.of_stretches(inside.timeline)
     facts = _facts(observed, tasks)
-    ns = np.zeros((len(observed.labels), len(causes)), dtype=np.int64)
+    found = np.zeros((2, len(observed.labels), len(causes)), dtype=np.int64)
     axis_of, optimizes = np.append(facts.axis, -1), np.append(facts.optimizing, False)
     for of, via in _pieces(observed, tasks, facts, merged=inside is None):
         axis, optimizing = axis_of[of.task], optimizes[of.task]
@@ -145,22 +150,22 @@ def measure(observed: Observation) -> TimeByCause:
             cause = np.where(optimizing, optimizer, busy)
         else:
             waiting = np.where(optimizing, optimizer, bubble)
-            cause = np.where((via >= 0) & (of.task >= 0), first_axis + len(axes) + via, waiting)
+            cause = np.where((via >= 0) & (of.task >= 0), first_axis + axes + via, waiting)
         cause = np.where(axis >= 0, first_axis + axis, cause)
-        for times, counted in _repeated(of, observed.repeats):
-            np.add.at(ns, (of.which, cause), times * (counted.until_ns - counted.from_ns))
+        for ns, counted in zip(found, _repeated(of, observed.repeats), strict=False):
+            np.add.at(ns, (of.which, cause), counted.until_ns - counted.from_ns)
             for number, exposed_ns in inside.exposed_ns(counted) if inside else ():
-                np.add.at(ns[:, first_axis + number], of.which, times * exposed_ns)
-                np.add.at(ns, (of.which, cause), -times * exposed_ns)
-    return TimeByCause(causes, ns)
+                np.add.at(ns[:, first_axis + number], of.which, exposed_ns)
+                np.add.at(ns, (of.which, cause), -exposed_ns)
+    return found[0], found[1]
 
 
-def _repeated(pieces: Pieces, repeats: Repeats | None) -> Iterator[tuple[int, Pieces]]:
-    """The pieces, and what of them is in the part of the timeline that stands for several, with the times that each counts."""
-    yield 1, pieces
+def _repeated(pieces: Pieces, repeats: Repeats | None) -> Iterator[Pieces]:
+    """The pieces, and what of them is in the part of the timeline that stands for several."""
+    yield pieces
     if repeats:
         from_ns, until_ns = (repeats.from_ns + repeats.inside_ns(at_ns) for at_ns in (pieces.from_ns, pieces.until_ns))
-        yield repeats.times, replace(pieces, from_ns=from_ns, until_ns=until_ns)
+        yield replace(pieces, from_ns=from_ns, until_ns=until_ns)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

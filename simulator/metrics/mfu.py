@@ -26,13 +26,19 @@ class Utilisation:
 
 def measure(observed: Observation) -> Utilisation:
     """Utilisation of the measured steps; zero if the steps take no time."""
-    executed = 0.0
-    classes = observed.labels, observed.timeline.multiplicity.tolist(), observed.timeline.skeleton.variants.tolist()
-    for which, (labels, ranks, variant) in enumerate(zip(*classes, strict=True)):
-        executed += ranks * labels.total_flop(variant, observed.calls(which))
-    executed /= observed.window.steps
+    executed = observed.summed("flop", lambda: _executed_flop(observed)) / observed.window.steps
     available = observed.step_s * observed.timeline.ranks * observed.peak_flop_per_s
     if not available:
         return Utilisation(0.0, 0.0, 0.0)
     per_gpu = observed.model_flop / observed.step_s / observed.timeline.ranks
     return Utilisation(observed.model_flop / available, executed / available, per_gpu)
+
+
+def _executed_flop(observed: Observation) -> tuple[int, int]:
+    """Executed flop of all ranks, of the timeline as it is and of the part that is repeated."""
+    once = again = 0
+    classes = observed.labels, observed.timeline.multiplicity.tolist(), observed.timeline.skeleton.variants.tolist()
+    for which, (labels, ranks, variant) in enumerate(zip(*classes, strict=True)):
+        of_once, of_again = (labels.total_flop(variant, calls) for calls in observed.calls_in_parts(which))
+        once, again = once + ranks * of_once, again + ranks * of_again
+    return once, again

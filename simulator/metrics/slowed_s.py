@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..engine.stretched_timeline import StretchedTimeline
-from . import Observation
+from . import Array, Observation
 
 SCALES = "time"
 
@@ -17,7 +17,7 @@ SCALES = "time"
 def measure(observed: Observation) -> float:
     """Mean over ranks; 0 where communication takes nothing from compute."""
     if isinstance(timeline := observed.timeline, StretchedTimeline) and observed.is_whole:
-        return observed.mean_s(timeline.longer_ns(observed.calls))
+        return observed.mean_s(observed.summed("slowed", lambda: _of_stretches_ns(observed, timeline)))
     expansion, times = observed.timeline.expansion, observed.timeline.times
     if expansion.graph.sharing is None:
         return 0.0
@@ -25,3 +25,9 @@ def measure(observed: Observation) -> float:
     longer_ns = np.where(slowed, times.end_ns - times.start_ns - expansion.graph.stretched_ns(), 0)
     per_class = [(longer_ns[expansion.tasks_of(which)] * observed.calls(which)).sum() for which in range(len(observed.labels))]
     return observed.mean_s(np.array(per_class))
+
+
+def _of_stretches_ns(observed: Observation, timeline: StretchedTimeline) -> tuple[Array, Array]:
+    """Nanoseconds of every class, of the timeline as it is and of the part that is repeated."""
+    calls = [observed.calls_in_parts(which) for which in range(len(observed.labels))]
+    return timeline.longer_ns(lambda which: calls[which][0]), timeline.longer_ns(lambda which: calls[which][1])

@@ -207,13 +207,13 @@ class Recompute(Declared):
         return with_word(data, lambda word: {"scope": word})
 
     def contradictions(self) -> Iterator[Contradiction]:
-        if self.scope == "none" and not self.ops and self != Recompute():
-            yield "scope", ": nothing is recomputed", "scope: full, or ops"
+        idle = [] if self.words else [name for name in self.__slots__ if getattr(self, name) != getattr(Recompute(), name)]
+        yield from ((name, ": nothing is recomputed", "scope: full, or ops") for name in idle)
         if self.scope in ("full", "per-op") and self.ops:
             whole = "whole layers are recomputed, with all their operators"
             message = f": {whole if self.scope == 'full' else 'per-op chooses operators itself'}"
             yield "ops", message, "leave it out, or scope: selective"
-        if self.together > 1 and (self.scope != "full" or self.every > 1):
+        if self.words and self.together > 1 and (self.scope != "full" or self.every > 1):
             yield "together", ": only consecutive whole layers can share an input", "scope: full without every, or leave it out"
         if self.early_stop and self.scope == "none" and self.ops:
             yield "early_stop", ": the result of every operator in ops is needed", "leave it out"

@@ -141,8 +141,7 @@ def check(layout: Layout) -> None:
     if not _is_sound(layout):
         faults = [*_faults_of_slots(layout), *faults]
     if faults:
-        shown = faults if len(faults) <= 8 else [*faults[:8], Fault(f"... and {len(faults) - 8} faults more")]
-        raise UserError("not a schedule", faults=[Fault(f.message, f.hint, "schedule") for f in shown])
+        raise UserError(faults=[Fault(fault.message, fault.hint, "schedule") for fault in faults])
 
 
 def _faults_of_slots(layout: Layout) -> list[Fault]:

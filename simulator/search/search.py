@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, get_args
@@ -16,7 +17,7 @@ from ..config.load import document_of, document_with
 from ..config.named_parts import Trust
 from ..config.scenario import Scenario, from_document
 from ..costs.kernels.power import no_energy
-from ..errors import InvariantBroken, UserError, did_you_mean, shown
+from ..errors import InvariantBroken, UserError, did_you_mean, must_be, shown
 from ..study.grid import Axis, axes_of, said
 from ..study.pool import Workers
 from ..study.shard import WHOLE, Shard
@@ -25,7 +26,7 @@ from .best_first import Against, Aim, Looked, Objective, Search, search_of
 from .records import Records
 from .sampled_search import SampledSearch, estimated_s
 from .space import MOST_PLANS, Choice, Space, choices, number_of_plans, space_of, with_values
-from .weigh import INFEASIBLE, TOO_LONG, Base, measured, scenario_of
+from .weigh import INFEASIBLE, OUT_OF_MEMORY, TOO_LONG, Base, Lack, lack_of, least_over_bytes, measured, settings_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 OBJECTIVES, AGAINST = get_args(Objective), get_args(Against)
 MOST_TOP = 1000
 MOST_BUDGET = 10_000
+MOST_COUNTED = 64
+"""Most plans whose whole memory is counted to say which of those that do not fit lacks least."""
 OTHER_WORK = ("model", "job.global_batch", "job.sequence_length", "jobs")
 """Fields that change what a step does: steps of different work cannot be compared."""
 OF_SPACE = ("plan.tp", "plan.pp", "plan.cp", "plan.ep", "plan.dp", "plan.schedule", "plan.chunks", "plan.sharding",
@@ -72,12 +75,24 @@ class Found:
         examples = {one.reason: one.example for one in infeasible}
         return {field: (number, examples[field]) for field, number in Counter(one.reason for one in infeasible).most_common()}
 
+    def nearest(self) -> tuple[Looked, Lack] | None:
+        """Of the plans that are out of memory the one that lacks least, as far as `MOST_COUNTED` of them say."""
+        base = self.search.base
+        found: tuple[Looked, Lack] | None = None
+        short = [plan for plan in self.search.plans if plan.status == OUT_OF_MEMORY]
+        least = [(least_over_bytes(base, plan.choice, plan.weighed), plan.text, plan) for plan in short]
+        for least_bytes, _, plan in sorted(least, key=itemgetter(0, 1))[:MOST_COUNTED]:
+            if found and found[1].over_bytes <= least_bytes:
+                break
+            lack = lack_of(base, plan.choice)
+            if lack and (not found or lack.over_bytes < found[1].over_bytes):
+                found = plan, lack
+        return found
+
     def document(self, plan: Looked) -> Document:
         """The scenario of a plan, before its names are resolved."""
         choice, base = plan.choice, self.search.base
-        fields = choice.plan_fields(scenario_of(base, choice).model.layers)
-        settled = {f"plan.{name}": list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
-        settled |= {f"plan.overlap.{axis}": beside for axis, beside in choice.overlap_fields.items()}
+        settled = settings_of(base, choice)
         if base.document.at(("plan", "placement")) is not None:
             settled["plan.placement"] = None
         return with_values(base.document, {**dict(choice.others), **settled, "job.microbatch_size": choice.microbatch})
@@ -99,13 +114,13 @@ class Found:
             "memory_bytes": plan.weighed.memory_bytes or None,
             "gpus": plan.weighed.gpus or None,
             "energy_j": measured.energy_j if measured else None,
-            "largest_loss": self.largest_loss(plan),
+            "largest_wait": self.largest_wait(plan),
             "loses_by": self.loses_by(plan),
         }
 
     @staticmethod
-    def largest_loss(plan: Looked) -> str | None:
-        """What a simulated plan loses most of its step to."""
+    def largest_wait(plan: Looked) -> str | None:
+        """What the GPUs of a simulated plan wait for most, as a part of the step."""
         if not plan.measured or not plan.measured.step_time_s or not plan.measured.losses:
             return None
         name, lost_s = plan.measured.losses[0]
@@ -192,7 +207,8 @@ def aim_of(objective: str, top: int, against: str | None = None, within_s: float
     if against is not None and against not in AGAINST:
         raise UserError(f"no front of step time and {shown(against)}", hint=did_you_mean(str(against), AGAINST))
     if against is not None and objective != "step_time":
-        raise UserError(f"a front has no objective {objective}", hint="it is of step time and memory, cost or gpus")
+        hint = f"leave out --objective, or for the best plans by {objective} --pareto and --plot"
+        raise UserError(f"a front of step time and {against} has no objective {objective}", hint=hint)
     if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= MOST_TOP:
         raise UserError(f"{shown(top)} best plans cannot be found", hint=f"a whole number from 1 to {MOST_TOP:,}")
     return Aim(objective, top, against, within_s)  # type: ignore[arg-type]
@@ -281,6 +297,8 @@ def _axes(base: Base, over: Iterable[str] | Mapping[str, Sequence[Any]], gpus: S
 def _sizes(scenario: Scenario, gpus: Sequence[int]) -> tuple[Axis, ...]:
     """The numbers of GPUs to search, as numbers of nodes."""
     per_node = scenario.cluster.gpus_per_node
+    for number in must_be(gpus, Iterable, "gpus", "numbers of GPUs", "gpus=[64, 128]"):
+        must_be(number, int, "a number of GPUs", "a whole number", "gpus=[64, 128]")
     if wrong := [number for number in gpus if number < 1 or number % per_node]:
         near = max(per_node, wrong[0] // per_node * per_node)
         raise UserError(f"{wrong[0]} GPUs are no whole nodes of {per_node}", hint=f"nearest legal: {near}")

@@ -18,6 +18,7 @@ from ..config import catalog
 from ..config.document import Document, Mark, place_of, read
 from ..config.reader import Grammar, Grammars, validated
 from ..config.scenario import GRAMMARS
+from ..errors import must_be
 from ..fields import Declared, Degree, Text, documented
 from ..plan.stage_layers import even
 from ..study.grid import Axis, said
@@ -149,6 +150,7 @@ def with_values(base: Document, values: Mapping[str, Any] | Sequence[tuple[str, 
 
 def space_of(file: str | Path | Mapping[str, Any] | None) -> Space:
     """The space in a file or a mapping; the default where nothing is named. What a file leaves out is as in the default."""
+    must_be(file, (str, Path, Mapping, type(None)), "space", "a file or a mapping", 'space={"tp": [4, 8], "microbatch": [1]}')
     if file is None:
         return Space()
     return validated(Space, Document.of(file) if isinstance(file, Mapping) else read(Path(file)), (), SPACE_GRAMMARS)

@@ -10,23 +10,27 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import gcd
 from operator import attrgetter
+from typing import Any
 
 from ..binding.bind import Site
 from ..config import catalog, derived, feasible
 from ..config.document import Document
+from ..config.leftovers import changed, leftovers
 from ..config.named_parts import Trust
 from ..config.scenario import Scenario, from_document
 from ..costs.kernels.gpu_model import architecture
 from ..costs.kernels.power import no_energy
-from ..errors import UserError
+from ..errors import Infeasible, UserError
 from ..frozen import replace
 from ..kept import Kept
+from ..plan.plan import Recompute, Sharding
 from ..plan.stage_layers import stage_layers
 from ..simulation import steady_state
 from ..simulation.energy import Energy
 from ..simulation.estimated_effort import TooLong
-from ..simulation.memory_check import host_bytes, host_capacity_bytes, least_state_bytes, memory_of, slots_of
+from ..simulation.memory_check import host_bytes, host_capacity_bytes, least_state_bytes, memory_of, remedies, slots_of
 from ..simulation.simulate import kept_prices, layout_of, prices_of, simulate_scenario, site_of
 from ..study.process_session import of_this_process
 from .bound import lower_bound
@@ -139,10 +143,59 @@ def scenario_of(base: Base, choice: Choice) -> Scenario:
 
 
 def _scenario(kept: _Kept, choice: Choice) -> Scenario:
+    found = _varied(kept, choice)
+    return changed(found, _leftovers(found, choice))
+
+
+def _varied(kept: _Kept, choice: Choice) -> Scenario:
+    """The scenario of a choice, with all options that the plan of the base has."""
     scenario = kept.scenario
     overlap = replace(scenario.plan.overlap, **choice.overlap_fields)
-    plan = replace(scenario.plan, overlap=overlap, **choice.plan_fields(scenario.model.layers))
+    plan = replace(scenario.plan, overlap=overlap, **_fields(scenario, choice))
     return replace(scenario, plan=plan, job=replace(scenario.job, microbatch_size=choice.microbatch))
+
+
+def _leftovers(scenario: Scenario, choice: Choice) -> dict[str, Any]:
+    """The options that the plan of a choice has no use for, with their defaults; those that the search varies stay."""
+    others = tuple(name for name, _ in choice.others)
+    return {name: value for name, value in leftovers(scenario).items() if not name.startswith(others)}
+
+
+def _fields(scenario: Scenario, choice: Choice) -> dict[str, Any]:
+    """The fields of the plan of a choice. A word that the scenario states with its options keeps them."""
+    fields, plan = choice.plan_fields(scenario.model.layers), scenario.plan
+    if isinstance(plan.sharding, Sharding) and plan.sharding.kind == choice.sharding:
+        fields["sharding"] = plan.sharding
+    elif choice.sharding == "hsdp":
+        fields["sharding"] = _in_nodes(scenario, choice)
+    if isinstance(plan.recompute, Recompute) and plan.recompute.scope == choice.recompute != "none":
+        fields["recompute"] = plan.recompute
+    return fields
+
+
+def _in_nodes(scenario: Scenario, choice: Choice) -> Sharding | str:
+    """Sharding within nodes, whose groups hold replicas of each other; the word alone where a node has one rank, or all.
+
+    It has the other options of the sharding that the scenario states.
+    """
+    stated = scenario.plan.sharding if isinstance(scenario.plan.sharding, Sharding) else Sharding()
+    cluster, fixed = scenario.cluster, choice.tp * choice.pp * choice.cp
+    replicas = choice.dp or cluster.gpus // fixed
+    group = gcd(replicas, max(1, cluster.gpus_per_node // (choice.tp * choice.cp)))
+    return replace(stated, kind="hsdp", group=group) if 1 < group < replicas else choice.sharding
+
+
+def settings_of(base: Base, choice: Choice) -> dict[str, Any]:
+    """The fields of a scenario that make the plan of a choice, by their dotted names, as a file states them."""
+    kept = _kept(base, choice)
+    of_plan = _fields(kept.scenario, choice)
+    own = {name for name in ("sharding", "recompute") if of_plan[name] is getattr(kept.scenario.plan, name)}
+    if isinstance(sharding := of_plan["sharding"], Sharding):
+        of_plan["sharding"] = {"kind": sharding.kind, "group": sharding.group}
+    found = {f"plan.{name}": value for name, value in of_plan.items() if name not in own}
+    found |= {f"plan.overlap.{axis}": beside for axis, beside in choice.overlap_fields.items()}
+    found |= _leftovers(_varied(kept, choice), choice)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def _checked(kept: _Kept, choice: Choice) -> Scenario:
@@ -258,6 +311,32 @@ def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
         return Examined(OUT_OF_MEMORY, most_bytes)
     covered = bounds and choice.schedule not in UNBOUNDED and not catalog.is_code(choice.schedule)
     return Examined(LEGAL, most_bytes, lower_bound(scenario, site, layout, slots).ns if covered else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What the fullest GPU, or node, of a plan lacks, and what would reduce it."""
+
+    over_bytes: float
+    remedies: str
+
+
+def lack_of(base: Base, choice: Choice) -> Lack | None:
+    """The memory that a legal plan lacks; None for a plan that fits, or whose slots cannot be ordered."""
+    scenario = _checked(_kept(base, choice), choice)
+    try:
+        layout = layout_of(scenario, _site(scenario), of_this_process())
+        memory_of(scenario, layout, slots_of(scenario, layout, of_this_process().slots), allow_oom=False)
+    except Infeasible as error:
+        return Lack(error.over_bytes, remedies(scenario))
+    except UserError:
+        pass
+    return None
+
+
+def least_over_bytes(base: Base, choice: Choice, plan: Weighed) -> float:
+    """What a plan that was weighed lacks at least."""
+    return plan.memory_bytes - scenario_of(base, choice).cluster.gpu.memory_bytes
 
 
 def _fault(error: UserError) -> tuple[str, str]:

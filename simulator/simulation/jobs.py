@@ -20,16 +20,18 @@ import numpy as np
 from ..binding.bind import Bound, Site, bind
 from ..config import derived, feasible
 from ..config.feasible import unused
-from ..config.tenancy import Tenancy, Tenant
+from ..config.scenario import Scenario
+from ..config.tenancy import SHARED, Tenancy, Tenant
 from ..engine import heap
 from ..engine.fold import fold
 from ..engine.replay import with_fixed_durations
 from ..engine.skeleton import join_skeletons
 from ..engine.task import Array
 from ..engine.timeline import Timeline
-from ..errors import UserError
+from ..errors import Fault, Infeasible, UserError
 from ..escape import Summarised
 from ..lowering.passes.data_parallel import NORM
+from ..memory.account import RankMemory
 from ..program.layout import Layout
 from ..units import counted, seconds, show_s
 from . import estimated_effort, memory_check
@@ -130,11 +132,26 @@ class _Placed:
         return bind(program, derived.mesh_of(scenario), self.site, gpus=np.array(self.tenant.gpus)[derived.gpus_of(scenario)])
 
 
+def _checked(tenancy: Tenancy) -> list[Scenario]:
+    """The scenarios of all jobs after their checks. A fault says the name of its job; one of what all share is told once."""
+    scenarios: list[Scenario] = []
+    faults: list[Fault] = []
+    of_all = tuple(f"{key}{end}" for key in SHARED for end in ".:")
+    for tenant in tenancy.tenants:
+        try:
+            scenarios.append(feasible.check(tenant.scenario, tenancy.cluster))
+        except UserError as error:
+            said = ((fault, "" if fault.message.startswith(of_all) else f"{tenant.name}: ") for fault in error.faults)
+            faults += [replace(fault, message=f"{lead}{fault.message}") for fault, lead in said]
+    if faults:
+        raise UserError(faults=dict.fromkeys(faults))
+    return scenarios
+
+
 def _placed(tenancy: Tenancy) -> list[_Placed]:
     """The jobs of a cluster, after the scenario of each has been checked."""
     placed, one_step = [], has_transitions(tenancy.perturb)
-    for tenant in tenancy.tenants:
-        scenario = feasible.check(tenant.scenario, tenancy.cluster)
+    for tenant, scenario in zip(tenancy.tenants, _checked(tenancy), strict=True):
         site = site_of(replace(scenario, cluster=tenancy.cluster, perturb=tenancy.perturb), prices_of(scenario))
         waits = scenario.plan.waits_for_norm(scenario.job.gradient_clipping)
         least_steps = ONE_STEP if one_step else LEAST_STEPS if waits else LEAST_STEPS_WITHOUT_NORM
@@ -148,7 +165,7 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
     notes: list[str] = []
     placed = _placed(tenancy)
     for job in placed:
-        memory = memory_check.memory_of(job.tenant.scenario, job.layout, allow_oom=allow_oom)
+        memory = _memory_of(job, allow_oom=allow_oom)
         notes += [f"{job.tenant.name}: {sentence}" for sentence in memory_check.notes(job.tenant.scenario, memory)]
     alone_s = [_means_s(_run([(job, job.least_steps)], limits))[0] for job in placed]
     edges = _step_edges_together(placed, alone_s, limits)
@@ -166,6 +183,17 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
         notes.append("a disturbance begins or ends: every job does one step, from a standing start to its last arrival")
     notes += unused(tenancy.tenants[0].scenario)
     return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, *_common_ns(edges), tuple(notes))
+
+
+def _memory_of(job: _Placed, *, allow_oom: bool) -> tuple[RankMemory, ...]:
+    """The memory of a job. Raises `Infeasible` with the name of the job if it does not fit, unless `allow_oom`."""
+    scenario = job.tenant.scenario
+    try:
+        return memory_check.memory_of(scenario, job.layout, allow_oom=allow_oom)
+    except Infeasible as error:
+        ways = f"{memory_check.remedies(scenario)}, or more gpus for the job that allow them"
+        hint = f"{ways}; --allow-oom shows the step times anyway"
+        raise Infeasible(f"{job.tenant.name}: {error.message}", hint=hint, over_bytes=error.over_bytes) from None
 
 
 def _step_edges_together(placed: Sequence[_Placed], alone_s: Sequence[float], limits: estimated_effort.Limits) -> list[_Edges]:

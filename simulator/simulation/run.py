@@ -321,9 +321,12 @@ def _framework(scenario: Scenario) -> str:
     changed = [one.name for one in fields(Framework) if getattr(framework, one.name) != getattr(bare, one.name)]
     if changed:
         return f"{bare.name}, but for {', '.join(changed)}"
-    overlap = scenario.plan.overlap.over(framework.overlap)
-    beside = [axis for axis in ("dp", "tp", "pp", "ep") if getattr(overlap, axis)]
-    only = "only " if 0 < len(beside) < 3 else ""
+    plan, overlap = scenario.plan, scenario.plan.overlap.over(framework.overlap)
+    overlaps = {axis: bool(getattr(overlap, axis)) for axis in ("dp", "tp", "pp")}
+    overlaps |= {"cp": plan.overlap.cp and plan.cp_kind in ("ring", "mixed")} if plan.cp > 1 else {}
+    overlaps |= {"ep": overlap.ep} if plan.ep > 1 else {}
+    beside = [axis for axis, is_beside in overlaps.items() if is_beside]
+    only = "only " if 0 < len(beside) < len(overlaps) else ""
     overlapped = f"{only}{', '.join(beside) or 'nothing'} may run beside compute"
     return f"{bare.name}: launches are free, every operator is one kernel, {overlapped}"
 

@@ -105,6 +105,7 @@ def simulate_scenario(
     """Simulates a training step of a scenario, as `simulate` does; `expect` is called with the estimated effort of the run."""
     began, in_session, session = perf_counter(), session is not None, session or Session()
     _check_options(engine, steps)
+    must_be(session, Session, "session", "a session", "session=sim.Session()")
     schedule = getattr(scenario.plan, "schedule", None)
     if catalog.is_code(schedule):  # the scenario was written in Python: files were looked at when they were read
         scenario = replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))

@@ -1,5 +1,5 @@
 """The block of a summary that says where the time of a step goes: share and seconds of every cause, side by side, and the largest
-loss in words.
+wait in words.
 
 The causes exclude each other, are means over ranks, and add up to the step. All seconds of a block have the same number of
 decimals, so that they can be compared at a glance.
@@ -25,7 +25,7 @@ DIGITS = 5
 
 
 def time_lines(m: Metrics, clocks_s: float | None, boards: int) -> list[tuple[str, str]]:
-    """A line for each cause that takes time, what of the compute is longer than it could be, and the largest loss.
+    """A line for each cause that takes time, what of the compute is longer than it could be, and the largest wait.
 
     `clocks_s` is what sustained clocks add to the compute, where they count: those of the slowest of so many `boards`.
     """
@@ -46,7 +46,7 @@ def time_lines(m: Metrics, clocks_s: float | None, boards: int) -> list[tuple[st
     if waits:
         seconds, words = max(waits.values())
         share = _share(seconds, m.step_time_s)
-        lines.append(("largest loss", f"{words}, {share} of the step (why: `trainsim explain`)"))
+        lines.append(("largest wait", f"{words}, {share} of the step (why: `trainsim explain`)"))
     return lines
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,12 +31,13 @@ from ..fabrics.policy import IN_SWITCHES, MEASURED_AS, NCCL, can_reduce, policy_
 from ..fabrics.uneven_alltoall import KIND, Exchange, uneven_policy
 from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
+from ..plan.plan import Collectives
 from ..program.operations import Collective, Communicator
 from ..program.program import Body, Program, Step
 from ..simulation import choose_engine, estimated_effort
 from ..units import GB, US_PER_S, counted, seconds, show_bytes, show_s
 from . import legal_values
-from .legal_values import count
+from .legal_values import count, of_type, one_of
 
 GROUP = Communicator("group", "tp", ("tp",))
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
@@ -55,8 +56,16 @@ EXCHANGE = "exchange"
 """The collective that nccl-tests calls sendrecv: all ranks send to the next rank at the same time."""
 MEASURED = "interpolated"
 """The provenance of a time interpolated between measured times."""
-LEGAL = {"sizes_bytes": count(2**62), "gpus": count(2**24).or_none, "nodes": count(2**24).or_none}
-"""Values that sizes may have, and numbers of GPUs and nodes."""
+LEGAL = {
+    "sizes_bytes": count(2**62),
+    "gpus": count(2**24).or_none,
+    "nodes": count(2**24).or_none,
+    "pieces": count(2**20).or_none,
+    "algorithm": of_type(str, "is no name", "auto, or such as ring"),
+    "library": of_type(str, "is no name", f"such as {NCCL}"),
+    "fidelity": one_of(*get_args(Collectives)),
+}
+"""Values that sizes, numbers of GPUs and the other options may have."""
 DECLARED_BY = {"nvls": "nvls_efficiency under inside:", "sharp": "sharp: true under across:"}
 """The lines of a fabric's file that declare that switches reduce."""
 
@@ -110,7 +119,8 @@ class CollectiveTable(Summarised):
     @property
     def heading(self) -> list[tuple[str, str]]:
         """The collective and the GPUs of the table."""
-        spreading = f"{counted(self.gpus, 'GPU')}, {self.gpus // self.nodes} on each of {counted(self.nodes, 'node')}"
+        where = f", {self.gpus // self.nodes} on each of {self.nodes:,} nodes" if self.nodes > 1 else " on one node"
+        spreading = f"{counted(self.gpus, 'GPU')}{where}"
         heading = [("collective", self.kind), ("on", f"{spreading} of {self.cluster}")]
         if self.exchange:
             sent, received = (f"{a:,.0f} to {b:,.0f} B" if a < b else f"{b:,.0f} B" for a, b in self.exchange.spans)
@@ -149,7 +159,8 @@ def collective(
     must_be(cluster, Cluster, "cluster", "a cluster", 'sim.cluster("dgx-h100", nodes=8)')
     if kind not in KINDS:
         raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(str(kind), KINDS))
-    legal_values.check("a collective", {"gpus": None if isinstance(gpus, np.ndarray) else gpus, "nodes": nodes}, LEGAL)
+    options = {"pieces": pieces, "algorithm": algorithm, "library": library, "fidelity": fidelity, "nodes": nodes}
+    legal_values.check("a collective", {"gpus": None if isinstance(gpus, np.ndarray) else gpus, **options}, LEGAL)
     for size in must_be(sizes_bytes, Iterable, "sizes_bytes", "sizes", "[2**20, 2**30]"):
         legal_values.check("a collective", {"sizes_bytes": size}, LEGAL)
     exchange = None if matrix is None else _exchange(kind, sizes_bytes, matrix, cluster, gpus)

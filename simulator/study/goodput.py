@@ -214,8 +214,14 @@ def goodput(
     `stragglers` gpu, speed and lasts; durations and rates are texts with units, as in files.
     """
     parts = {"checkpoint": checkpoint, "recovery": recovery, "stragglers": stragglers}
-    given = {"mtbf": {"gpu": mtbf} if isinstance(mtbf, str) else dict(mtbf), "days": days}
-    return goodput_of(scenario, read({**given, **{name: dict(part) for name, part in parts.items() if part}}), long=long)
+    given = {"mtbf": {"gpu": mtbf} if isinstance(mtbf, str) else _plain(mtbf), "days": days}
+    given |= {name: _plain(part) for name, part in parts.items() if part is not None}
+    return goodput_of(scenario, read(given), long=long)
+
+
+def _plain(part: object) -> object:
+    """A mapping as a file has it. Anything else is left for the reader to refuse."""
+    return dict(part) if isinstance(part, Mapping) else part
 
 
 def goodput_of(scenario: str | Path | Scenario | Run, given: Reliability, *, long: bool = False) -> Goodput:
@@ -234,10 +240,13 @@ def goodput_of(scenario: str | Path | Scenario | Run, given: Reliability, *, lon
 
 
 def _check(found: Goodput) -> None:
-    """Raises `UserError` for a job without failures and interval, or with checkpoints faster than the storage takes them."""
-    job, given_s = found.job, found.reliability.checkpoint.interval_s
+    """Raises `UserError` for a job without failures and interval, or with checkpoints faster than steps, or than the storage."""
+    job, given_s, step_s = found.job, found.reliability.checkpoint.interval_s, found.run.metrics.step_time_s
     if given_s is None and not job.rate_per_s:
         raise UserError("without failures no checkpoint is the best", hint="give an interval, or a mean time between failures")
+    if given_s is not None and given_s < step_s:
+        message = f"a checkpoint every {show_span(given_s)} is more than one in each step, which takes {show_s(step_s)}"
+        raise UserError(message, hint="an interval of at least a step; without one the best is taken")
     if given_s is not None and given_s + job.pause_s < job.write_s:
         least = show_span(job.write_s - job.pause_s)
         message = (

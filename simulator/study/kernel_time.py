@@ -49,6 +49,9 @@ OPTIONS_OF = {
 """The options of each family of kernels."""
 SIZES = ("m", "n", "k", "seq", "heads", "kv_heads", "head_dim", "top_k")
 LEGAL: Mapping[str, Legal] = {
+    "op": of_type(str, "is no name", "such as gemm"),
+    "gpu": of_type(str, "is no name", "such as h100"),
+    "dtype": of_type(str, "is no name", "such as bf16"),
     **dict.fromkeys(SIZES, count(MOST_SIZE).or_none),
     "batch": count(MOST_SIZE),
     "causal": of_type(bool, "is neither True nor False", "True where a token sees only those before it").or_none,
@@ -154,7 +157,7 @@ def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -
     `library` names whose kernels, `eager` splits operators as an eager framework does, `profile` is the file of a calibration.
     `power` is `burst` for the time in a short loop of launches, as tables hold, or `sustained` for that within a step.
     """
-    legal_values.check("a kernel", options, LEGAL)
+    legal_values.check("a kernel", {"op": op, "gpu": gpu, "dtype": dtype, **options}, LEGAL)
     chosen = options.pop("power", "burst")
     asked = _Request(op, table_name(op), gpu, {"batch": 1, "library": "", "eager": False, "profile": "", **options})
     dtype, library, site_scalar = table_name(dtype), asked.options["library"], asked.options.get("site_scalar")

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from ..config import catalog
-from ..errors import Deadlock, Fault, OutsideDomain, UserError, in_one_go
+from ..errors import Deadlock, Fault, OutsideDomain, UserError, in_one_go, must_be
 from ..escape import Summarised
 from ..program.layout import as_taken, lay_out
 from ..program.slot import Durations, Goal, Shape
@@ -120,6 +120,7 @@ def compare_schedules(
 
     Durations are those of a rank's whole share of a microbatch, or of each of P equal parts of the model.
     """
+    must_be(names, (list, tuple), "names", "a list of schedules", '["1f1b", "zb-h1"]')
     schedules, shape = _asked(names, ranks, microbatches, options, long=long)
     _check_durations(shape, shape.ranks, "ranks")
     shares = {name: share_of(found, shape) for name, found in schedules.items()}

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.document import Document
-from ..config.load import document_of, document_with
+from ..config.load import document_of, document_with, list_of_settings
 from ..config.named_parts import Trust
 from ..config.scenario import Scenario, from_document
-from ..errors import Fault, Infeasible, UserError, did_you_mean, shown
+from ..errors import Fault, Infeasible, UserError, did_you_mean, must_be, shown
 from ..escape import Summarised
 from ..frozen import replace
 from ..hardware.cluster import Cluster
@@ -37,6 +37,7 @@ SCALED = {
     "host": "launches of kernels and collectives",
 }
 """What each name of the hardware makes quicker."""
+EXAMPLE = '["nic=x2", "plan.tp=4"]'
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class WhatIf(Summarised):
 
 
 def _shown(one: Outcome) -> str:
-    return "" if one.step_time_s is None or one.fraction is None else f"{show_s(one.step_time_s)}, {one.fraction:+.2%}"
+    return "" if one.step_time_s is None or one.fraction is None else f"{show_s(one.step_time_s)}, {one.fraction:+z.2%}"
 
 
 def what_if(
@@ -100,7 +101,11 @@ def what_if(
 
     The scenario is a name, a file or a mapping; `run` is its run, where there is one.
     """
-    settings, changes = tuple(settings), (changes,) if isinstance(changes, str) else tuple(changes)
+    changes = (changes,) if isinstance(changes, str) else tuple(must_be(changes, Iterable, "changes", "changes", EXAMPLE))
+    settings = list_of_settings(settings)
+    for change in changes:
+        must_be(change, str, "a change", "a change", EXAMPLE)
+    must_be(run, (Run, type(None)), "run", "a run", "run=sim.load(scenario).simulate()")
     base = _scenario(scenario, settings, trust)
     found = _changed(scenario, base, settings, changes, trust)
     run = run or simulate_scenario(base, allow_oom=allow_oom, long=long)

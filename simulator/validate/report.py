@@ -139,15 +139,16 @@ def kinds() -> dict[str, Any]:
 
 def validate(
     kind: str,
-    path: str | Path | None,
+    path: str | Path | None = None,
     own: Own | None = None,
     *,
     long: bool = False,
     saved: Any = None,
     expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> Report:
-    """Predicts every row of a table, or of the published rows that ship. Tables that take long are refused, unless `long` permits
-    them. A kind that takes long anyway takes outcomes that are `saved`, and adds others as they come."""
+    """Predicts every row of a table, or without one of the published rows that ship. Tables that take long are refused, unless
+    `long` permits them. A kind that takes long anyway takes outcomes that are `saved`, and adds others as they come."""
+    must_be(own, (Own, type(None)), "own", "a GPU with its profile", 'Own(gpu="h100", profile="mine.yaml")')
     known, rows = kind_named(kind), rows_of(kind, path)
     if own and not hasattr(known, "own_gpu"):
         raise UserError(f"--gpu, --profile: say nothing about {kind}", hint="leave them out")
@@ -165,7 +166,7 @@ def kind_named(kind: str) -> Any:
     """The module of a kind."""
     known = kinds()
     if kind not in known:
-        raise UserError(f"no kind {kind!r}", hint=did_you_mean(kind, known))
+        raise UserError(f"no kind {shown(kind)}", hint=did_you_mean(str(kind), known))
     return known[kind]
 
 

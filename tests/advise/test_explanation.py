@@ -11,7 +11,7 @@ import pytest
 import simulator as sim
 from simulator.advise.explanation import explain
 from simulator.advise.neighbours import neighbours
-from simulator.advise.remedies import changed
+from simulator.config.leftovers import changed
 from simulator.simulation import runnable
 from simulator.study.without import IMBALANCE
 

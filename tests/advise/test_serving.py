@@ -166,7 +166,7 @@ def test_what_fits_nowhere_is_infeasible() -> None:
 def test_formats_are_those_of_the_gpu() -> None:
     with pytest.raises(sim.UserError, match="no weights in 'fp7'"):
         advised("llama3-8b", dtype="fp7")
-    with pytest.raises(sim.UserError, match="has no bf16 products"):
+    with pytest.raises(sim.UserError, match="has no bf16 GEMMs"):
         sim.advise_serving(sim.model("llama3-8b"), sim.cluster("dgx1-v100"))
 
 

@@ -240,5 +240,5 @@ def test_what_fits_nowhere_is_infeasible() -> None:
 
 
 def test_what_model_and_cluster_refuse_is_said() -> None:
-    with pytest.raises(sim.UserError, match=r"v100-32gb has no bf16 products"):
+    with pytest.raises(sim.UserError, match=r"v100-32gb has no bf16 GEMMs"):
         sim.advise(base_of("llama3.2-1b", 8, cluster="dgx1-v100"))

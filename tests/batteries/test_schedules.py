@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -93,6 +94,19 @@ def broken(**changes: object) -> SimpleNamespace:
     return SimpleNamespace(**{"order": good.order, "CHUNKS": 1, "in_flight": good.in_flight, **changes})
 
 
+def test_the_battery_takes_the_function_that_a_plan_takes() -> None:
+    def order(rank: int, shape: Shape) -> Iterable[Slot]:
+        return catalog.module("schedules", "gpipe").order(rank, shape)
+
+    with pytest.raises(UserError, match=r"1 rank x 2 chunks x 1 microbatch") as refused:
+        check_schedule(order)
+    assert "CHUNKS" in refused.value.hint
+    order.CHUNKS = 1  # type: ignore[attr-defined]
+    assert check_schedule(order) == check_schedule("gpipe")
+    with pytest.raises(UserError, match="not a function"):
+        check_schedule(5)
+
+
 def test_the_battery_can_fail() -> None:
     gpipe = catalog.module("schedules", "gpipe")
     for order in (
@@ -103,6 +117,8 @@ def test_the_battery_can_fail() -> None:
     ):
         with pytest.raises(UserError):
             check_schedule(broken(order=order), [Shape(2, 4)])
+    with pytest.raises(UserError, match=r"6 ranks x 1 chunk x 2 microbatches: schedule: .*5"):
+        check_schedule(broken(order=lambda rank, shape: gpipe.order(min(rank, 4), shape)), [Shape(6, 2)])
     with pytest.raises(UserError, match="in_flight"):
         check_schedule(broken(in_flight=lambda rank, shape: 1))
     with pytest.raises(sim.Deadlock):

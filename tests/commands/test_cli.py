@@ -50,6 +50,18 @@ def test_help_lists_every_command_in_whole_sentences(asked: list[str]) -> None:
         assert "..." not in line[1]
 
 
+def test_a_script_and_an_empty_name_are_no_scenarios(tmp_path: Path) -> None:
+    script = tmp_path / "depth.py"
+    script.write_text("import simulator\n")
+    said = trainsim("run", script)
+    assert said.code == 2
+    assert f"{script} is a script in Python" in said.err
+    assert f"hint: python {script}" in said.err
+    said = trainsim("run", "")
+    assert said.code == 2
+    assert "'' is no file and no name" in said.err
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command_explains_every_option(name: str) -> None:
     said = trainsim(name, "--help")
@@ -306,7 +318,7 @@ def test_everything_with_a_name_says_what_it_is(kind: str) -> None:
 def test_gpus_are_listed_with_what_they_are_sold_with() -> None:
     """Each number of a file that no run reads is shown, in one unit for all."""
     rows = {row["name"]: row for row in trainsim("catalog", "gpus", "--json").record}
-    lines = {line.split()[0]: line.split() for line in trainsim("catalog", "gpus").out.splitlines()[1:]}
+    lines = {line.split()[0]: line.split() for line in trainsim("catalog", "gpus").out.splitlines()[1:] if line[0] != " "}
     assert lines.keys() == rows.keys()
     assert lines["h100"][1:6] == ["79.6", "GiB", "3,350", "989", "700"]
     h100 = rows["h100"]

@@ -68,6 +68,15 @@ def test_options_that_a_schedule_has_no_use_for_change_nothing() -> None:
     assert schedule("1f1b", "--ranks", 4, "--microbatches", 8, *idle, "--json").out == plain.out
 
 
+def test_a_limit_of_memory_counts_halves_unless_whole_ones_are_asked_for() -> None:
+    """As zb-auto does, so that both names mean one thing by the limit."""
+    limited = ("--ranks", 4, "--microbatches", 8, "--memory-limit", 1.5, "--json")
+    for name in ("zb-auto", "optimal"):
+        found = schedule(name, *limited).record
+        assert max(found["peak_half"]) <= 6 < max(found["peak"])
+    assert max(schedule("optimal", *limited, "--memory-count", "fw").record["peak"]) <= 6
+
+
 def test_options_reach_the_schedule(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from simulator.schedules.gpipe import order as gpipe\n"

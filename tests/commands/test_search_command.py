@@ -68,6 +68,35 @@ def test_ctrl_c_keeps_what_is_known(searched: tuple[object, ...], monkeypatch: p
     assert trainsim(*searched, "--json").record["best"] == []
 
 
+def test_where_nothing_fits_the_nearest_plan_says_what_it_lacks(searched: tuple[object, ...], tmp_path: Path) -> None:
+    scenario = tmp_path / "scenario.yaml"
+    (tmp_path / "space.yaml").write_text(SPACE.replace("pp: [1, 2, 3]", "pp: [1, 2, 8]").replace("[none]", "[none, full]"))
+    big = ("--set", "model=llama3-405b", "--set", "model.layers=120")
+    said = trainsim(*searched, *big, "--json")
+    alone = [
+        trainsim("run", scenario, *big, "--json", *(word for name in settings for word in ("--set", name))).record
+        for tp in (1, 2) for pp in (1, 2, 8) for recompute in ("none", "full")
+        for settings in [(f"plan.tp={tp}", f"plan.pp={pp}", f"plan.recompute={recompute}", "plan.sharding=zero1")]
+    ]  # fmt: skip
+    assert said.record["over_gib"] == min(record["over_gib"] for record in alone) > 0
+    assert f"the nearest lacks {said.record['over_gib']:.1f} GiB: tp 2 pp 8, microbatch 1" in said.record["infeasible"]
+    assert said.record["hint"] == "more GPUs with --gpus, or in --space more tp, cp or pp"
+
+
+def test_a_schedule_of_the_scenario_that_is_not_searched_is_told(searched: tuple[object, ...], tmp_path: Path) -> None:
+    """One of the catalog may be added to the space, code may not."""
+    (tmp_path / "mine.py").write_text("from simulator.schedules.gpipe import order\n")
+    for schedule, note in (
+        ("zb-h1", "note: plan.schedule: zb-h1 is not searched, but 1f1b; `schedule: [zb-h1]` in --space searches it"),
+        ("mine.py:order", "mine.py:order is not searched, but 1f1b; a search takes schedules of the catalog only"),
+        ("1F1B", None),
+    ):
+        (tmp_path / "scenario.yaml").write_text(SMALL.replace("pp: 2", f"pp: 2, schedule: '{schedule}'"))
+        said = trainsim(*searched, "--trust")
+        assert said.code == 0
+        assert note in said.err if note else "is not searched" not in said.err
+
+
 def test_the_space_is_shown(searched: tuple[object, ...]) -> None:
     out = trainsim(*searched, "--show-space").out
     assert "pp: [1, 2, 3]" in out
@@ -78,6 +107,7 @@ def test_the_space_is_shown(searched: tuple[object, ...]) -> None:
     ("more", "code", "message"),
     [
         (("--objective", "speed"), 2, "no objective 'speed'"),
+        (("--pareto", "gpus", "--objective", "cost"), 2, "leave out --objective, or for the best plans by cost --pareto"),
         (("--gpus", "8,x"), 2, "'x' is no number of GPUs"),
         (("--gpus", "12"), 2, "no whole nodes of 8"),
         (("--over", "plan.tp=1,2"), 2, "is a part of the space"),

@@ -96,6 +96,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str]] = {
     "a model as a run": (lambda: sim.gantt(sim.model(SHAPE)), "what is an object of class Model", "gantt(sim.simulate("),  # type: ignore[arg-type]
     "a number as ranks": (lambda: sim.gantt(simulated(), ranks=3), "ranks is 3, not several ranks", "ranks=[0, 1]"),  # type: ignore[arg-type]
     "a rank in words": (lambda: sim.gantt(simulated(), ranks="1"), "rank is '1', not a whole number", "0 to 15"),  # type: ignore[arg-type]
+    "no rank": (lambda: sim.gantt(simulated(), ranks=[]), "no rank is chosen", "ranks=[0, 1]"),
+    "a number as a title": (lambda: sim.gantt(simulated(), title=5), "title is 5, not a text", "title="),  # type: ignore[arg-type]
+    "one number as a size": (lambda: sim.gantt(simulated(), size_in=5), "size_in is 5, not two numbers", "(14, 6)"),  # type: ignore[arg-type]
+    "three numbers as a size": (lambda: sim.gantt(simulated(), size_in=(1, 2, 3)), "not two numbers", "(14, 6)"),  # type: ignore[arg-type]
+    "a number as a window": (lambda: sim.gantt(simulated(), window_s=5), "window_s is 5, not two numbers", "window_s="),  # type: ignore[arg-type]
+    "words as a window": (lambda: sim.gantt(simulated(), window_s=("a", "b")), "not two numbers", "window_s="),  # type: ignore[arg-type]
     "a rank that is not there": (lambda: sim.gantt(simulated(), ranks=[16]), "no rank 16", "0 to 15"),
     "nothing to trace": (lambda: sim.trace(None, "a.json"), "run is null, not a run", "trace(sim.simulate("),  # type: ignore[arg-type]
     "nowhere to trace to": (lambda: sim.trace(simulated(), None), "path is null", 'trace(run, "trace.json.gz")'),  # type: ignore[arg-type]

@@ -69,6 +69,8 @@ MISTAKES: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "an entry of no list": ([*RUN, "perturb.0.speed=0.5"], ("--set perturb.0.speed: no perturb.0", "such as perturb=[...]")),
     "degrees for more GPUs": ([*RUN, "plan.pp=64"], ("--set plan.pp=64: plan: tp x pp = 128",)),
     "sizes that do not divide": ([*RUN, "model.hidden=1000"], ("--set model.hidden=1000: model.heads",)),
+    "an option of no recomputation": ([*RUN, "plan.recompute.every=2"],
+        ("--set plan.recompute.every=2: plan.recompute.every: nothing is recomputed", "scope: full, or ops")),
     "half a mapping": ([*RUN, "plan={tp: 2"], ("--set plan={tp: 2: not YAML",)),
     "a batch that interleaved cannot divide": (["run", "tokens.yaml", "--set", "job.global_batch=36"],
         ("9 do not divide into 2", "job.global_batch: 32, which is 8 microbatches of each replica")),

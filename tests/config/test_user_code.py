@@ -11,7 +11,7 @@ import pytest
 
 import simulator as sim
 from simulator.config import catalog
-from simulator.errors import Deadlock, UserError
+from simulator.errors import MOST_LISTED, Deadlock, UserError
 from simulator.program.layout import lay_out
 from simulator.program.slot import Shape, Slot
 
@@ -119,6 +119,17 @@ def test_a_wrong_schedule_is_one_json_value(name: str, mine: Path) -> None:
     for said in (alone(f"{mine}:{name}", "--json"), in_scenario(mine, name, "--json")):
         assert said.code == 2
         assert said.record["faults"]
+
+
+def test_every_fault_of_a_schedule_is_counted_and_in_the_json(mine: Path) -> None:
+    """On each of two ranks each of four microbatches."""
+    assert alone(f"{mine}:backwards").err.startswith("error: 8 faults\n")
+    said = trainsim("schedule", f"{mine}:backwards", "--ranks", 8, "--microbatches", 8)
+    assert said.err.count(" before ") == MOST_LISTED
+    assert said.err.endswith(f"... and {64 - MOST_LISTED} faults more\n")
+    faults = trainsim("schedule", f"{mine}:backwards", "--ranks", 8, "--microbatches", 8, "--json").record["faults"]
+    assert len(faults) == 64
+    assert all(" before " in fault["message"] for fault in faults)
 
 
 FILES = {

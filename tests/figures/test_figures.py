@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 from collections import Counter
 from itertools import combinations, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,20 +22,25 @@ from simulator.config.load import cluster
 from simulator.errors import UserError
 from simulator.figures import trace
 from simulator.figures.bars import KINDS, chart_of_evaluation, chart_of_run, computing_ns, merged
-from simulator.figures.drawing import save
+from simulator.figures.drawing import legible, save
 from simulator.figures.gantt import gantt
+from simulator.figures.pareto import Point, pareto
 from simulator.figures.topology_colours import MARK, UNLOADED, HeatMap
 from simulator.figures.topology_plot import draw
 from simulator.figures.vertex_positions import plural
 from simulator.figures.waterfall_plot import waterfall_plot
 from simulator.hardware.measure import WORDS, switches
+from simulator.lowering import lower
+from simulator.program import operations
 from simulator.program.layout import lay_out
 from simulator.program.slot import Durations, Shape
 from simulator.simulation.run import Run
 from simulator.study.schedule import evaluate
 from simulator.study.waterfall import waterfall
+from simulator.units import GIB
 
-from ..small_scenarios import scenario, small_cluster
+from ..project.source import study_script
+from ..small_scenarios import HOST, scenario, small_cluster
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +77,37 @@ def test_every_kind_of_bar_has_a_colour_and_a_name(run: Run) -> None:
     assert {"F", "B", "tp", "pp", "dp", "optimizer"} <= kinds
 
 
+def axes_of_communicators() -> set[str]:
+    """The axes of all communicators that the passes of lowering make, read from their source."""
+    found = set()
+    for file in (Path(lower.__file__).parent).rglob("*.py"):
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Communicator":
+                axis = call.args[1]
+                found.add(axis.value if isinstance(axis, ast.Constant) else getattr(operations, ast.unparse(axis)))
+    return found
+
+
+def test_every_axis_of_communication_has_a_colour_and_a_name() -> None:
+    axes = axes_of_communicators()
+    assert {"tp", "pp", "dp", "cp", "ep", operations.OFFLOAD} <= axes
+    assert axes | {operations.HOST} <= set(KINDS)
+
+
+def test_copies_to_hosts_are_drawn() -> None:
+    plan = sim.Plan(offload=sim.Offload(optimizer=True, activations=0.5))
+    run = scenario(cluster=small_cluster(1, host=HOST), plan=plan).simulate()
+    assert operations.OFFLOAD in {bar.kind for row in chart_of_run(run).rows for bar in row.bars}
+    legend = [text.get_text() for text in gantt(run).legends[0].get_texts()]
+    assert "copies to and from hosts (line)" in legend
+
+
+@pytest.mark.thinned(8)
+@pytest.mark.parametrize("name", sorted(catalog.files("scenarios")))
+def test_timelines_of_all_scenarios_are_drawn(name: str, tmp_path: Path) -> None:
+    save(gantt(sim.load(name).simulate()), tmp_path / "timeline.png")
+
+
 DEFICIENCIES = {
     "none": np.eye(3),
     "deuteranopia": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
@@ -102,6 +140,12 @@ def test_kinds_of_slots_stay_apart_for_colour_blind_readers_and_in_grey(seen: st
     for a, b in combinations(tints.values(), 2):
         assert min(float(np.linalg.norm(one - other)) for one in a for other in b) > least
         assert min(float(np.linalg.norm(one - other)) for one, other in zip(a, b, strict=True)) > least_of_chunk
+
+
+@pytest.mark.parametrize(("seen", "least"), [("none", 20), ("deuteranopia", 15), ("protanopia", 6), ("grey", 2.5)])
+def test_lines_of_communication_stay_apart_for_colour_blind_readers_and_in_grey(seen: str, least: float) -> None:
+    lines = [lab(DEFICIENCIES[seen] @ linear(kind.colours[0])) for kind in KINDS.values() if not kind.height]
+    assert min(float(np.linalg.norm(one - other)) for one, other in combinations(lines, 2)) > least
 
 
 def test_the_pale_part_of_a_slot_is_the_share_without_a_kernel(run: Run) -> None:
@@ -289,6 +333,46 @@ def test_a_timeline_has_the_size_the_window_and_the_title_that_were_asked_for(ru
             gantt(run, window_s=window_s)
 
 
+@pytest.mark.parametrize("name", sorted(catalog.files("clusters")))
+def test_titles_of_clusters_are_inside_their_pictures(name: str) -> None:
+    figure = draw(cluster(name))
+    figure.draw_without_rendering()
+    box = (figure._suptitle or figure.axes[0]._left_title).get_window_extent()  # type: ignore[attr-defined]
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert 0 <= box.y0 < box.y1 <= figure.bbox.y1
+
+
+def test_numbers_of_plans_on_a_front_do_not_stand_on_each_other() -> None:
+    front = [Point(1 + 0.1 * (i // 2) + 0.005 * (i % 2), GIB * (80 - (i // 2) * 9), f"plan {i}") for i in range(12)]
+    figure = pareto(front, front, "memory")
+    figure.draw_without_rendering()
+    boxes = {text.get_text(): text.get_window_extent() for text in figure.axes[0].texts}
+    assert ", ".join(boxes) == "1, 2, 3, 4, 5, 6, 7, 8"
+    assert len(boxes) < 8
+    assert not [pair for pair in combinations(boxes, 2) if boxes[pair[0]].overlaps(boxes[pair[1]])]
+
+
+def test_the_capacity_in_the_study_of_parallelism_is_written_beside_no_bar(run: Run) -> None:
+    made, capacity_gib = study_script("parallelism"), run.scenario.cluster.gpu.memory_bytes / GIB
+
+    def row(memory_gib: float) -> Any:
+        memory = dict.fromkeys(made.CLASSES, 0.0) | {"activations": memory_gib}
+        return SimpleNamespace(name="a plan", run=run, memory_gib=memory, times_ms=dict.fromkeys(made.CAUSES, 1.0))
+
+    figure = made.picture([row(capacity_gib + 20), row(capacity_gib - 20), row(capacity_gib + 5)])
+    assert [text.get_position()[1] for text in figure.axes[1].texts] == [1]
+
+
+def test_characters_that_the_font_lacks_are_escaped(run: Run, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    assert legible("模型 é µ €") == r"\u6a21\u578b é µ €"
+    assert legible("_a") == "\u200b_a"
+    figure = gantt(run, title="模型 $x$")
+    assert figure.axes[0].get_title(loc="left") == r"\u6a21\u578b \$x\$"
+    for suffix in ("png", "svg", "pdf"):
+        save(figure, tmp_path / f"a.{suffix}")
+    assert not recwarn.list
+
+
 def test_several_racks_are_a_summary_and_one_rack_shows_every_gpu() -> None:
     several, one = (draw(cluster("gb200-nvl72", nodes=nodes)).axes[0].texts for nodes in (4, 1))
     assert "4 nodes x 72 GPUs" in [text.get_text() for text in several]
@@ -321,7 +405,7 @@ def test_pictures_of_any_size_hold_their_legend_and_title(run: Run) -> None:
         figure = gantt(run, size_in=size_in, title="a title that is too long for a single line of a small picture " * 2)
         figure.draw_without_rendering()
         whole = figure.bbox
-        for artist in (figure.legends[0], figure.axes[0]._left_title):
+        for artist in (figure.legends[0], figure.axes[0]._left_title, figure.axes[0].xaxis.label):
             box = artist.get_window_extent()
             assert whole.x0 <= box.x0 < box.x1 <= whole.x1
             assert whole.y0 <= box.y0 < box.y1 <= whole.y1

@@ -235,14 +235,14 @@ def test_a_gpu_without_the_format_is_refused_with_those_that_it_has(gpu: str, dt
     assert {dtype for dtype in NARROW_BYTES if shipped_fits.gpu(gpu).runs(dtype)} == dtypes
     for dtype in {*NARROW_BYTES} - dtypes:
         wanted = replace(scenario(dtype=dtype), cluster=sim.cluster("dgx-h100", nodes=1, gpu=gpu))
-        with pytest.raises(UserError, match=f"{gpu} has no {dtype} products") as refused:
+        with pytest.raises(UserError, match=f"{gpu} has no {dtype} GEMMs") as refused:
             wanted.simulate()
         assert "bf16" in refused.value.hint
 
 
 def test_software_without_the_format_is_refused_with_those_that_it_has() -> None:
     wanted = replace(scenario(dtype="fp8"), framework=sim.framework("megatron-lm-2021"))
-    with pytest.raises(UserError, match="megatron-lm-2021 has no fp8 products") as refused:
+    with pytest.raises(UserError, match="megatron-lm-2021 has no fp8 GEMMs") as refused:
         wanted.simulate()
     assert refused.value.hint == "it has fp32, bf16, fp16"
     with pytest.raises(UserError, match="'fp9' is no format of eight"):

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import click
 import pytest
+
+from simulator.cli import cli
+from simulator.config import catalog
+from simulator.measurements import published_runs
 
 from .source import ROOT, study_script
 
@@ -79,6 +85,44 @@ def test_docs_name_places_that_exist(page: Path) -> None:
     targets = {page.parent / target for target in re.findall(r"\]\((?!http)([^)#]+)\)", text)}
     places = {ROOT / place for place in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w/.*-]*)`", text)}
     assert not [str(place) for place in targets | places if "*" not in place.name and not place.exists()]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_docs_name_commands_and_options_that_exist(page: Path) -> None:
+    for line in re.findall(r"(?:`|^\$ )trainsim (\w[^`#]*?)(?:`|#|$)", page.read_text(encoding="utf-8"), re.MULTILINE):
+        word, *others = line.split()
+        command = cli.get_command(click.Context(cli), word)
+        if isinstance(command, click.Group) and others and not others[0].startswith("-"):
+            command = command.get_command(click.Context(command), others[0])
+        assert command, line
+        known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+        assert {name.partition("=")[0] for name in others if re.match("--[a-z]", name)} <= known, line
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])
+def test_docs_counts_of_files_are_those_of_the_catalog(page: str) -> None:
+    """Such as `| Models | 124 files` and `**Frameworks.** 33 files`."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    stated = re.findall(r"\b(Models|Frameworks|Clusters|GPUs|Schedules|Scenarios)\b[ .*|]+(\d+) (?:files|models)", text)
+    assert stated
+    assert {kind: int(count) for kind, count in stated} == {kind: len(catalog.files(kind.lower())) for kind, _ in stated}
+
+
+def test_docs_counts_of_published_steps_are_those_that_ship() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    stated = re.search(r"`workloads/published`, (\d+) of (\d+) papers and reports,\s+(\d+) that we timed", text)
+    found = Counter(row["source_key"] for row in published_runs.rows())
+    ours = found.pop("single-gpu-steps")
+    assert stated
+    assert [int(count) for count in stated.groups()] == [found.total(), len(found), ours]
+
+
+def test_docs_changelog_has_every_bullet_once() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    bullets = re.findall(r"^- \*\*(.+?)\*\*", text, re.MULTILINE)
+    assert not [title for title, times in Counter(bullets).items() if times > 1]
+    sentences = [line.strip() for line in text.splitlines() if line.startswith("  ")]
+    assert not [line for line, times in Counter(sentences).items() if times > 1]
 
 
 def test_docs_tour_names_functions_and_values_that_exist() -> None:

@@ -36,6 +36,7 @@ PUBLIC = (
     "gantt",
     "goodput",
     "kernel",
+    "kineto",
     "load",
     "memory",
     "memory_plot",

@@ -296,7 +296,7 @@ def test_ctrl_c_keeps_the_best_so_far(after: float) -> None:
 def test_without_a_solver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ortools", "ortools.sat.python.cp_model"):
         monkeypatch.setitem(sys.modules, name, None)
-    shape = Shape(4, 8, memory_limit=0.5, goal=Goal(time_limit_s=7.0))
+    shape = Shape(4, 8, memory_limit=0.5, goal=Goal(memory_count="fw", time_limit_s=7.0))
     certificate = checked(shape)
     assert certificate.status == "no solver: best heuristic; pip install 'cluster-training-simulator[search]'"
     assert certificate.value == 41
@@ -318,7 +318,7 @@ assert not any(name.startswith("ortools") for name in sys.modules)
 @pytest.mark.slow
 @needs_ortools
 def test_the_same_search_gives_the_same_order() -> None:
-    shape = Shape(8, 16, memory_limit=0.5)
+    shape = Shape(8, 16, memory_limit=0.5, goal=Goal(memory_count="fw"))
     orders, certificate = optimal.solve(shape)
     optimal.solve.cache_clear()
     assert optimal.solve(shape)[0] == orders

@@ -146,6 +146,46 @@ def test_the_scenario_of_a_plan_has_its_step() -> None:
     assert again.scenario.plan.layout == (2, 2, 3, 1)
 
 
+LEFT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "group": ({"pp": 2, "schedule": "interleaved", "chunks": 2, "group": 2}, {"pp": [1, 2], "schedule": ["1f1b", "interleaved"]}),
+    "splits": ({"pp": 2, "schedule": "seq-1f1b", "splits": 4}, {"pp": [2], "schedule": ["1f1b", "seq-1f1b"]}),
+    "kind of cp": ({"cp": 2, "cp_kind": "all-gather"}, {"pp": [1], "cp": [1, 2]}),
+    "pieces": ({"tp": 2, "overlap": {"tp": "decomposed"}}, {"pp": [1], "tp": [1, 2]}),
+}
+"""Plans with options that plans beside them in the space have no use for."""
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_options_of_a_scenario_keep_no_better_plan_out(name: str) -> None:
+    plan, part = LEFT[name]
+    space = {"tp": [1], "microbatch": [1], "recompute": ["none"], "split": ["even"], "chunks": [2], **part}
+    own, bare = (found({**FRAMEWORK, "plan": given}, space, "step_time") for given in (plan, {}))
+    assert own.counts.get("infeasible", 0) == bare.counts.get("infeasible", 0)
+    steps = [result.best[0].value for result in (own, bare)]
+    assert steps[0] is not None
+    assert steps[1] is not None
+    assert steps[0] <= steps[1]
+    for looked in own.best:
+        again = sim.scenario(own.document(looked).data).simulate(allow_oom=True)
+        assert (again.metrics.step_time_s,) == looked.value
+
+
+def test_a_word_of_the_space_keeps_the_options_of_the_scenario() -> None:
+    """`fsdp` and `full` mean the ones that the scenario describes; `hsdp` that it does not state divides state within nodes."""
+    sharding, recompute = {"kind": "fsdp", "reshard": False, "reduce": "last"}, {"scope": "full", "every": 2}
+    given = {**SCENARIO, "plan": {"sharding": sharding, "recompute": recompute}}
+    space = {"tp": [1], "pp": [1], "microbatch": [1], "sharding": ["fsdp", "hsdp"], "recompute": ["none", "full"]}
+    result = found(given, space, "step_time", top=4)
+    assert result.counts == {SIMULATED: 4}
+    plans = {(one.choice.sharding, one.choice.recompute): sim.scenario(result.document(one).data) for one in result.best}
+    own = plans["fsdp", "full"]
+    assert own.plan == sim.scenario(given).plan
+    assert plans["hsdp", "none"].plan.full_sharding.group == 8
+    for one in result.best:
+        found_again = plans[one.choice.sharding, one.choice.recompute].simulate(allow_oom=True).metrics.step_time_s
+        assert (found_again,) == one.value
+
+
 def test_a_space_names_each_plan_once() -> None:
     texts = [choice.text for choice in choices(space_of(None), ())]
     assert len(texts) == len(set(texts)) > 500

@@ -187,6 +187,13 @@ def test_t5_5_a_pair_takes_turns_and_hides_tensor_parallelism() -> None:
     assert paired.metrics.busy_s == apart.metrics.busy_s
 
 
+def test_t5_6_parts_of_a_sequence_add_up_where_attention_is_not_fused_too() -> None:
+    software = sim.framework({"attention": "unfused"})
+    for splits in (1, 4):
+        run = run_of(sim.Plan(tp=2, pp=2, dp=1, schedule="seq-1f1b", splits=splits), framework=software)
+        assert run.metrics.hfu == pytest.approx(run.metrics.mfu, rel=1e-12)
+
+
 def test_t5_6_parts_of_a_sequence_add_up_to_the_whole() -> None:
     whole = run_of(sim.Plan(tp=2, pp=2, dp=1, schedule="seq-1f1b"))
     split = run_of(sim.Plan(tp=2, pp=2, dp=1, schedule="seq-1f1b", splits=4))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
 
 import simulator as sim
 
+from ..commandline import SMALL, trainsim
 from ..small_scenarios import scenario
 
 USUAL = scenario(plan=sim.Plan(tp=2, pp=2))
@@ -65,3 +67,28 @@ def test_a_word_and_the_mapping_it_stands_for_are_equal() -> None:
 def test_no_run_is_no_comparison() -> None:
     with pytest.raises(sim.UserError, match="no run"):
         sim.compare({})
+
+
+def test_three_scenarios_show_what_differs_between_any_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last is equal to the first: every change is that of a run from the first."""
+    monkeypatch.chdir(tmp_path)
+    files = [Path(name) for name in ("a.yaml", "b.yaml", "c.yaml")]
+    for file, text in zip(files, (SMALL, SMALL.replace("tp: 2", "tp: 1"), SMALL), strict=True):
+        file.write_text(text)
+    lines = trainsim("compare", *files).out.splitlines()
+    first, other, last = (trainsim("run", file, "--json").record["step_time_s"] for file in files)
+    cells = [line.split()[1:] for line in lines if line.startswith("step_time_s")]
+    assert cells == [[f"{first:.6g}", f"{other:.6g}", f"{other / first - 1:+.1%}", f"{last:.6g}", "+0.0%"]]
+    assert {"mfu", "peak_memory_gib"} <= {line.split()[0] for line in lines if line}
+
+
+def test_tables_of_many_scenarios_are_no_wider_than_a_page(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    files = [folder / f"{tp}.yaml" for tp in (1, 2, 4)]
+    for file in files:
+        file.write_text(SMALL.replace("tp: 2", f"tp: {file.stem}, layout: [1, 7]"))
+    lines = trainsim("compare", *files, *files).out.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert all(any(f"/{file.name}" in line for line in lines) for file in files)
+    assert sum(line.startswith("step_time_s") for line in lines) > 1

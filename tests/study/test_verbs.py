@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,9 @@ import simulator.validate.report
 from simulator.simulation.runnable import RunnableScenario
 
 from ..commandline import SMALL, trainsim
+
+DGX = sim.cluster("dgx-h100", nodes=1)
+SCENARIO = yaml.safe_load(SMALL)
 
 
 def plain(record: dict[str, Any]) -> dict[str, Any]:
@@ -103,6 +107,30 @@ def test_options_of_schedules_are_checked_in_python_too(options: dict[str, Any],
         (lambda: sim.flows(3), ["cases is 3, not cases of flows"]),
         (lambda: sim.flows([3]), ["a case is 3, not a case of flows"]),
         (lambda: sim.validate("kernels", 3), ["path is 3, not the name of a table"]),
+        (lambda: sim.validate(3), ["no kind 3"]),
+        (lambda: sim.validate("kernels", own=3), ["own is 3, not a GPU"]),
+        (lambda: sim.validate("kernels"), ["no measured kernels ship"]),
+        (lambda: sim.kernel(5, None, None), ["op: 5 is no name", "gpu: null is no name", "dtype: null is no name"]),
+        (lambda: sim.collective("all_reduce", DGX, algorithm=None, library=None), ["algorithm: null", "library: null"]),
+        (
+            lambda: sim.collective("all_reduce", DGX, fidelity="exact", pieces="a"),
+            ["fidelity: 'exact'", "pieces: 'a' is no count"],
+        ),
+        (lambda: sim.goodput(SCENARIO, 5), ["mtbf should be a mapping, not 5"]),
+        (
+            lambda: sim.goodput(SCENARIO, "5 h", checkpoint="x", recovery=[1], stragglers=0),
+            ["checkpoint should be a mapping, not 'x'", "recovery should be a mapping", "stragglers should be a mapping"],
+        ),
+        (lambda: sim.what_if(SCENARIO, None), ["changes is null, not changes"]),
+        (lambda: sim.what_if(SCENARIO, [5]), ["a change is 5, not a change"]),
+        (lambda: sim.what_if(SCENARIO, ["nic=x2"], "plan.tp=4"), ["settings is 'plan.tp=4', not a list"]),
+        (lambda: sim.what_if(SCENARIO, ["nic=x2"], run=5), ["run is 5, not a run"]),
+        (lambda: sim.compare_schedules("1f1b", ranks=2, microbatches=4), ["names is '1f1b', not a list of schedules"]),
+        (lambda: sim.search(SCENARIO, gpus=5), ["gpus is 5, not numbers of GPUs"]),
+        (lambda: sim.search(SCENARIO, gpus=["8"]), ["a number of GPUs is '8', not a whole number"]),
+        (lambda: sim.search(SCENARIO, space=5), ["space is 5, not a file or a mapping"]),
+        (lambda: sim.advise_serving(sim.model("llama3-8b"), DGX, batch="a", context=0), ["batch: 'a' is", "context: 0 is no"]),
+        (lambda: sim.scenario(SCENARIO).simulate(session=5), ["session is 5, not a session"]),
     ],
 )
 def test_wrong_arguments_of_verbs_are_user_errors(call: Any, said: list[str]) -> None:

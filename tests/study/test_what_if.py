@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import simulator as sim
+from simulator.commands._what_if import print_what_if
 from simulator.errors import UserError
 from simulator.figures.drawing import save
 from simulator.figures.tornado import tornado
@@ -108,6 +110,14 @@ def test_both_commands_print_and_draw_it(command: str, tmp_path: Path) -> None:
     wrong = trainsim(command, "capped-llama3-8b-8xh100", "--tornado", picture)
     assert wrong.code == 2
     assert "add --what-if" in wrong.err
+
+
+def test_a_change_of_almost_nothing_has_no_negative_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    found = sim.what_if(SCENARIO, ["gpu=x1.1"])
+    found = replace(found, outcomes=(replace(found.outcomes[0], fraction=-1e-9),))
+    print_what_if(found)
+    assert "+0.00%" in capsys.readouterr().out
+    assert [text.get_text().partition(",")[0] for text in tornado(found).axes[0].texts] == ["+0.00%"]
 
 
 def test_a_tornado_has_a_bar_for_each_change_the_largest_on_top(tmp_path: Path) -> None:

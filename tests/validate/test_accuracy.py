@@ -86,6 +86,15 @@ def test_with_nothing_fitted_the_halves_have_the_errors_of_all_sources(of_source
         assert len(one) + len(other) == len(runs)
 
 
+def test_rows_that_were_skipped_do_not_count_as_predicted() -> None:
+    counted, runs = made.accuracy_pages.counted, [run(i, 0.1, of_rows=4) for i in range(4)]
+    in_vain = run(3, 0.0, of_rows=4, predicted_s=None, skipped="no such GPU")
+    assert counted(runs) == "all 4 rows of 1 sources"
+    assert counted([*runs[:3], in_vain]) == "3 of the 4 rows of 1 sources (1 skipped)"
+    assert counted([*runs[:2], in_vain]) == "2 of the 4 rows of 1 sources (1 skipped)"
+    assert counted(runs[:2]) == "2 of the 4 rows of 1 sources"
+
+
 def test_a_factor_removes_a_common_error_and_a_constant_mfu_fits_runs_of_one_mfu() -> None:
     runs = [run(i, -0.2, source=f"source {i % 4}", variants={"mfu": 0.5}) for i in range(12)]
     assert halves.two_way(runs, baselines.factor, baselines.error_without).p90 == pytest.approx(0.0, abs=1e-12)

@@ -130,6 +130,9 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
     path.write_text("gpu,gpus,node,inside,network,collective,bytes\n" + ",".join("1" * 7), encoding="utf-8")
     said = trainsim("validate", "--kind", "collectives", path)
     assert f"{path}:1: no column 'nodes'\n    hint: did you mean 'node'?" in said.err
+    path.write_text("gpu,gpus,nodes,inside,network,collective,time_us\n" + ",".join("1" * 7), encoding="utf-8")
+    said = trainsim("validate", "--kind", "collectives", path)
+    assert f"{path}:1: no column 'bytes'\n    hint: known: collective, gpu" in said.err, "time_us is not alike"
     path.write_text("Op,Dtype,Gpu\ngemm,bf16,h100\n", encoding="utf-8")
     assert "no column 'gpu'\n    hint: did you mean 'Gpu'?" in trainsim("validate", "--kind", "kernels", path).err
     assert trainsim("validate", "--kind", "collectives", tmp_path / "none.csv").code == 2

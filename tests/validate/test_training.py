@@ -78,6 +78,8 @@ def test_notes_and_skips_are_printed_with_their_lines(tmp_path: Path) -> None:
     assert said.code == 0
     assert "note on 1: launch_blocking: " in said.out
     assert "skipped 1: tp, pp: blank, the row has no layout, line 4" in said.out
+    assert said.out.splitlines()[0].split()[-1] == "error"
+    assert "provenance" not in said.out, "steps of whole runs have none"
 
 
 def test_a_row_is_run_as_its_scenario_is() -> None:

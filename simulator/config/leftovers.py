@@ -1,0 +1,76 @@
+"""Leftovers: options of a plan that meant something beside what has changed since, and that the plan has no use for now.
+
+A search, an explanation and an advice change some fields of a scenario's plan and keep the others. Without context parallelism
+there is no kind of it, without expert parallelism no tokens are routed unevenly, and a schedule may take no group. The checks
+refuse such options where a person states them; whoever changes a plan for a person puts them back to their defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..frozen import replace
+from ..plan.plan import Moe, Plan
+from . import user_code
+from .scenario import Scenario
+
+OPTIONS = {"group": (None, "interleaved"), "splits": (1, "seq-1f1b"), "memory_limit": (1.0, "zb-auto")}
+"""Fields of a plan that only schedules with the field in their `OPTIONS` use: the default, and one such schedule."""
+
+
+def options_used(scenario: Scenario) -> tuple[str, ...]:
+    """The fields of `OPTIONS` that the schedule of a scenario uses."""
+    module = scenario.schedule
+    return tuple(OPTIONS) if isinstance(module, user_code.Schedule) else tuple(getattr(module, "OPTIONS", ()))
+
+
+def leftovers(scenario: Scenario) -> dict[str, Any]:
+    """The fields of a plan that it has no use for, by their names in a scenario, with their defaults."""
+    usual = Plan()
+    found = {f"plan.{name}": getattr(usual, name) for name in _unused_fields(scenario)}
+    plan, usual_moe = scenario.plan, Moe()
+    if plan.overlap.tp == "decomposed" and not (plan.tp > 1 and plan.uses_sequence_parallel):
+        found["plan.overlap.tp"] = None
+    if scenario.model.experts and plan.ep == 1:
+        found |= {f"plan.overlap.{name}": getattr(usual.overlap, name) for name in ("ep", "weight_gradients")}
+        if plan.moe.routing != usual_moe.routing:
+            routed = ("routing", "seed", "concentration", "ranks", "placement")
+            found |= {f"plan.moe.{name}": getattr(usual_moe, name) for name in routed}
+    return {name: value for name, value in found.items() if value_at(scenario, name) != value}
+
+
+def _unused_fields(scenario: Scenario) -> Iterator[str]:
+    plan = scenario.plan
+    if plan.cp == 1:
+        yield from ("cp_kind", "cp_ulysses", "cp_balance")
+    yield from (name for name in OPTIONS if name not in options_used(scenario))
+    if plan.shares_vocabulary and (plan.pp == 1 or plan.vocabulary not in getattr(scenario.schedule, "VOCABULARY", ())):
+        yield "vocabulary"
+    if isinstance(plan.layout, tuple) and len(plan.layout) != plan.pp * getattr(scenario.schedule, "CHUNKS", plan.chunks):
+        yield "layout"
+
+
+def value_at(scenario: Scenario, name: str) -> Any:
+    """The value of a field of a scenario, by its dotted name."""
+    value: Any = scenario
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def changed(scenario: Scenario, change: Mapping[str, Any]) -> Scenario:
+    """A scenario with new values of some fields, by their dotted names."""
+    for name, value in change.items():
+        scenario = _with(scenario, name.split("."), value)
+    return scenario
+
+
+def _with(of: Any, path: list[str], value: Any) -> Any:
+    first, *rest = path
+    return replace(of, **{first: _with(getattr(of, first), rest, value) if rest else value})
+
+
+def completed(scenario: Scenario, change: Mapping[str, Any]) -> dict[str, Any]:
+    """A change of a scenario, with the options that the changed plan has no use for."""
+    return {**change, **{name: value for name, value in leftovers(changed(scenario, change)).items() if name not in change}}

@@ -1,0 +1,129 @@
+"""Several jobs in one file: what stands beside them, what is wrong in one of them, and the JSON Schema of both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.config.document import parse
+from simulator.config.scenario import json_schema
+from simulator.config.tenancy import KEYS, SHARED
+
+from ..commandline import trainsim
+
+MODEL = "{layers: 8, hidden: 1024, heads: 16, vocab: 32000}"
+JOBS = f"""\
+cluster: {{name: dgx-h100, nodes: 2}}
+jobs:
+  - {{name: whole, model: {MODEL}, gpus: 8, plan: {{tp: 2, pp: 2}}, job: {{sequence_length: 1024, global_batch: 32}}}}
+  - {{name: part, model: {MODEL}, gpus: [8, 9, 10, 11], job: {{sequence_length: 1024, global_batch: 16}}}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "jobs.yaml"
+    file.write_text(JOBS)
+    return file
+
+
+def test_the_jobs_themselves_run(file: Path) -> None:
+    said = trainsim("run", file)
+    assert (said.code, said.err) == (0, "")
+
+
+@pytest.mark.parametrize("setting", ["plan.tp=2", "plan.tpp=2", "model=nosuch", "job.global_batch=8"])
+def test_a_section_of_one_job_beside_jobs_is_refused(file: Path, setting: str) -> None:
+    said, key = trainsim("run", file, "--set", setting), setting.partition("=")[0].partition(".")[0]
+    assert said.code == 2
+    assert f"--set {setting}: {key}: it has no effect beside jobs" in said.err
+    assert f"jobs.0.{key}" in said.err
+
+
+def test_a_key_beside_jobs_that_nobody_knows_is_refused(file: Path) -> None:
+    said = trainsim("run", file, "--set", "fidelty.collectives=closed")
+    assert said.code == 2
+    assert "--set fidelty.collectives=closed: fidelty: unknown key" in said.err
+    assert "did you mean 'fidelity'?" in said.err
+
+
+def test_all_faults_beside_jobs_are_told_at_once_with_those_of_the_jobs(file: Path) -> None:
+    file.write_text(f"{JOBS.replace('tp: 2', 'tpp: 2')}plan: 7\nfoo: 1\n")
+    faults = trainsim("run", file, "--set", "model=nosuch", "--json").record["faults"]
+    assert [(fault["where"], fault["message"].partition(":")[0]) for fault in faults] == [
+        ("--set model=nosuch", "model"),
+        (f"{file}:3:{JOBS.splitlines()[2].index('tp: 2') + 1}", "plan.tpp"),
+        (f"{file}:5:1", "plan"),
+        (f"{file}:6:1", "foo"),
+    ]
+
+
+def test_jobs_beside_a_scenario_that_is_extended_keep_what_they_share(file: Path) -> None:
+    above = file.parent / "above.yaml"
+    above.write_text("extends: jobs.yaml\nfidelity: {collectives: closed}\n")
+    assert trainsim("run", above).code == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "says", "hint"),
+    [
+        (["jobs.1.plan.tp=8"], "part: plan: tp x pp = 8 GPUs, but the job has 4", "give the job gpus: 8, or lower a degree"),
+        (["jobs.1.plan.tp=16"], "part: plan: tp x pp = 16 GPUs, but the job has 4", "give the job gpus: 16, or lower"),
+        (["jobs.1.plan.tp=32"], "part: plan: tp x pp = 32 GPUs, but the job has 4", "hint: lower a degree"),
+        (["jobs.1.plan.dp=2"], "part: plan.dp: tp x pp x dp = 2 leaves 2 of 4 GPUs idle", "dp: 4, or leave it out"),
+        (["jobs.0.plan.dp=3"], "whole: plan: tp x pp x dp = 12 GPUs, but the job has 8", "dp: 2, or leave it out"),
+        (["jobs.1.plan.pp=3"], "part: plan: 4 GPUs do not divide by tp x pp = 3", "a product of 2 or 4, or gpus: 3"),
+        (["jobs.1.plan.placement=[0, 1]"], "part: plan.placement: GPU 2 has no rank, and the job has 4 GPUs", "0 to 3"),
+    ],
+)
+def test_faults_between_fields_of_a_job_say_its_name_and_its_gpus(file: Path, settings: list[str], says: str, hint: str) -> None:
+    said = trainsim("run", file, *(word for setting in settings for word in ("--set", setting)))
+    assert said.code == 2
+    assert says in said.err
+    assert hint in said.err
+    assert "nodes:" not in said.err
+
+
+def test_faults_of_several_jobs_are_told_at_once_and_those_of_the_cluster_once(file: Path) -> None:
+    own = ["--set", "jobs.0.plan.tp=3", "--set", "jobs.1.job.global_batch=15"]
+    faults = trainsim("run", file, *own, "--json").record["faults"]
+    assert {fault["message"].partition(":")[0] for fault in faults} == {"whole", "part"}
+    shared = trainsim("run", file, "--set", "cluster.gpu.tdp=60 W", "--json").record["faults"]
+    assert [fault["message"].partition(":")[0] for fault in shared] == ["cluster.gpu.tdp"]
+
+
+def test_a_job_that_does_not_fit_in_memory_is_named_and_its_remedies_can_be_had(file: Path) -> None:
+    said = trainsim("run", file, "--set", "jobs.1.model=llama3-70b")
+    assert said.code == 3
+    assert "part: out of memory" in said.err
+    assert "more gpus for the job" in said.err
+    assert "trainsim memory" not in said.err
+    assert trainsim("run", file, "--set", "jobs.1.model=llama3-70b", "--allow-oom").code == 0
+
+
+def test_the_schema_has_the_keys_of_jobs() -> None:
+    schema = json_schema()
+    job = schema["properties"]["jobs"]["items"]
+    assert set(job["properties"]) == set(KEYS)
+    assert {*SHARED, "jobs", "extends"} | set(KEYS) - {"name", "gpus"} == set(schema["properties"])
+    for key in ("model", "plan", "job"):
+        assert job["properties"][key] == {"$ref": f"#/properties/{key}"}
+        assert schema["dependentSchemas"]["jobs"]["properties"][key] is False
+
+
+def test_the_schema_takes_what_the_reader_of_jobs_takes() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    validator = jsonschema.Draft202012Validator(json_schema())
+
+    def valid(text: str) -> bool:
+        data: Any = parse(text, "x").data
+        return not list(validator.iter_errors(data))
+
+    assert valid(JOBS)
+    assert valid(f"{JOBS}fidelity: {{collectives: closed}}\nextends: base.yaml\n")
+    for wrong in (("tp: 2", "tpp: 2"), ("gpus: 8", "gpus: 0"), ("gpus: 8, ", ""), ("gpus: 8", "gpus: all"), ("name: ", "nam: ")):
+        assert not valid(JOBS.replace(*wrong, 1)), wrong
+    assert not valid(f"{JOBS}plan: {{tp: 2}}\n")
+    assert not valid("cluster: dgx-h100\njobs: []\n")
