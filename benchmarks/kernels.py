@@ -14,7 +14,8 @@ import numpy as np
 
 from simulator.config import shipped_fits
 from simulator.costs.kernels.attention import Heads, attention_s
-from simulator.costs.kernels.estimator import Estimator, best_fit_for
+from simulator.costs.kernels.estimator import Estimator
+from simulator.costs.kernels.fit_choice import best_fit_for
 from simulator.costs.kernels.gemm import GemmConstants, gemm_s
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
 

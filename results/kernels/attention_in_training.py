@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from simulator.costs.kernels.attention import CACHE_PASSES, CACHE_US, PAGED
-from simulator.costs.kernels.estimator import FitLibrary
+from simulator.costs.kernels.fit_choice import FitLibrary
 
 FRAMEWORKS = "ai-dynamo/aiconfigurator"
 HEAD_CACHES = ["GPU", "library", "cache, us", "passes over its bytes", "kernel longer by"]

@@ -11,8 +11,8 @@ import pandas as pd
 import pointwise
 
 from simulator.config import shipped_fits
-from simulator.costs.kernels.estimator import FitLibrary
 from simulator.costs.kernels.family import Fit
+from simulator.costs.kernels.fit_choice import FitLibrary
 from simulator.costs.kernels.gpu_model import Machine
 from simulator.costs.kernels.gpu_model import machine as machine_of
 from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, ratio_s, speed_of

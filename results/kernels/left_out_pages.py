@@ -8,7 +8,7 @@ from statistics import mean
 
 import numpy as np
 
-from simulator.costs.kernels.estimator import FitLibrary
+from simulator.costs.kernels.fit_choice import FitLibrary
 from simulator.files import atomic
 from simulator.validate.one_left_out import FAMILIES, Judged, groups, judged, left_out, statistics, usable
 

@@ -36,8 +36,8 @@ from simulator.costs.kernels.attention import (
 )
 from simulator.costs.kernels.attention import FAMILY as ATTENTION
 from simulator.costs.kernels.deep_gemm import SPILL_START
-from simulator.costs.kernels.estimator import PREFERRED_LIBRARIES, FitLibrary
 from simulator.costs.kernels.family import ANY, WITHOUT_TENSOR_CORES, Constants, Fit, priors
+from simulator.costs.kernels.fit_choice import PREFERRED_LIBRARIES, FitLibrary
 from simulator.costs.kernels.gemm import CAST_START, LATER, LINEAR_US, OF_BOARD, GemmConstants
 from simulator.costs.kernels.gpu_model import Machine, architecture
 from simulator.costs.kernels.rowwise import RowwiseConstants

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from simulator.costs.kernels.deep_gemm import SPILL_US
-from simulator.costs.kernels.estimator import FitLibrary
 from simulator.costs.kernels.family import Fit
+from simulator.costs.kernels.fit_choice import FitLibrary
 from simulator.costs.kernels.gemm import LINEAR_US
 from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US
 from simulator.files import atomic

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..costs.kernels.estimator import BORROWED_SIGMA, FEW_ROWS, FITTED_AS, LIBRARY_ALIASES, FitLibrary, SelectedFit, best_fit_for
 from ..costs.kernels.family import ANY, Fit, KernelFamily, RatioRows, TimedKernels, families
+from ..costs.kernels.fit_choice import BORROWED_SIGMA, FEW_ROWS, FITTED_AS, LIBRARY_ALIASES, FitLibrary, SelectedFit, best_fit_for
 from ..costs.kernels.gpu_model import Array, Machine, machine
 from ..costs.kernels.rowwise import RowwiseConstants, of_one_id, pointwise_s
 from ..errors import UserError

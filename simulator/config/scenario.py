@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 from .. import escape
-from ..costs.kernels.estimator import known_library
+from ..costs.kernels.fit_choice import known_library
 from ..errors import UserError, did_you_mean, shown
 from ..fields import LEAST_FACTOR, Contradiction, Declared, Limits, Name, Seconds, documented
 from ..hardware.cluster import Cluster

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from .. import escape
-from ..costs.kernels.estimator import FitLibrary
 from ..costs.kernels.family import ABOVE_ONE, Constant, Fit, OneOf, RatioRows, families, kinds
+from ..costs.kernels.fit_choice import FitLibrary
 from ..costs.kernels.gpu_model import same_kernels, similarity
 from ..errors import UserError, did_you_mean, shown
 from ..fields import Contradiction, Declared, Key, Length, Limits, Written, specs

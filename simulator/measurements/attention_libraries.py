@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection
 
 from ..costs.kernels.attention import FOR_AMPERE, Heads
-from ..costs.kernels.estimator import LIBRARY_ALIASES
+from ..costs.kernels.fit_choice import LIBRARY_ALIASES
 from ..costs.kernels.gpu_model import Array, Machine, columns
 from ..kernels import UNFUSED
 from ..units import US_PER_S

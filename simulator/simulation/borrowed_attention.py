@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..costs.kernels.estimator import LIBRARY_ALIASES, Estimator
+from ..costs.kernels.estimator import Estimator
+from ..costs.kernels.fit_choice import LIBRARY_ALIASES
 
 FAMILY = "attention"
 

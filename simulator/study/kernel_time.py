@@ -8,9 +8,10 @@ from typing import Any, TypedDict, Unpack
 
 from ..config import shipped_fits
 from ..costs.kernels import rowwise
-from ..costs.kernels.estimator import Estimator, known_library, together
+from ..costs.kernels.estimator import Estimator, together
 from ..costs.kernels.estimator import Options as Software
 from ..costs.kernels.family import BURST, LAUNCHES, Estimate, families
+from ..costs.kernels.fit_choice import known_library
 from ..errors import UserError, did_you_mean, in_one_go, shown
 from ..escape import Summarised
 from ..kernels import UNFUSED, Experts, Rowwise, Shape

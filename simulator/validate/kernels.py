@@ -21,8 +21,9 @@ from ..config.catalog import gpu_named
 from ..costs.kernels.attention import CACHE_PASSES, CACHE_US, PAGED, Heads
 from ..costs.kernels.attention import FAMILY as ATTENTION
 from ..costs.kernels.deep_gemm import SPILL_US, spilled_s
-from ..costs.kernels.estimator import Estimator, FitLibrary, Options, libraries_of, together
+from ..costs.kernels.estimator import Estimator, Options, together
 from ..costs.kernels.family import BURST, Estimate
+from ..costs.kernels.fit_choice import FitLibrary, libraries_of
 from ..costs.kernels.gemm import FAMILY as GEMM
 from ..costs.kernels.gemm import LINEAR_US
 from ..costs.kernels.gpu_model import architecture

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from ..config.catalog import gpu_named
-from ..costs.kernels.estimator import FitLibrary
+from ..costs.kernels.fit_choice import FitLibrary
 from ..errors import UserError
 from ..measurements.csv_tables import Row, read
 from ..measurements.kernel_words import ATTENTIONS, EXPERTS, GEMMS, GEMMS_BACKWARD

@@ -21,8 +21,9 @@ from simulator.calibrate.fit_profile import GpuProfile, groups, profile
 from simulator.config import catalog, shipped_fits
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s
 from simulator.costs.kernels.deep_gemm import spilled_s
-from simulator.costs.kernels.estimator import BORROWED_SIGMA, Estimator, FitLibrary, Options
+from simulator.costs.kernels.estimator import Estimator, Options
 from simulator.costs.kernels.family import Constant, Fit, families, kinds
+from simulator.costs.kernels.fit_choice import BORROWED_SIGMA, FitLibrary
 from simulator.costs.kernels.gemm import GemmConstants, gemm_s, timed_gemm_s
 from simulator.costs.kernels.gpu_model import machine
 from simulator.costs.kernels.rowwise import RowwiseConstants, rowwise_s

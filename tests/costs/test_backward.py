@@ -13,8 +13,9 @@ import pandas as pd
 import pytest
 
 from simulator.config import shipped_fits
-from simulator.costs.kernels.estimator import BORROWED_SIGMA, Estimator, Options
+from simulator.costs.kernels.estimator import Estimator, Options
 from simulator.costs.kernels.family import Fit
+from simulator.costs.kernels.fit_choice import BORROWED_SIGMA
 from simulator.costs.kernels.rowwise import (
     AUTOGRAD,
     BACKWARD,

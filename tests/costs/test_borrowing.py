@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from simulator.config import shipped_fits
-from simulator.costs.kernels.estimator import PLAIN_SIGMA, Estimator, FitLibrary, Options, best_fit_for
+from simulator.costs.kernels.estimator import Estimator, Options
+from simulator.costs.kernels.fit_choice import PLAIN_SIGMA, FitLibrary, best_fit_for
 from simulator.costs.kernels.gemm import FAMILY as GEMM
 from simulator.costs.kernels.gpu_model import cached_share, clock_per_s, fetched_s, machine
 from simulator.costs.kernels.rowwise import OPERATOR_US

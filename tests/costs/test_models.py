@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from simulator.config import catalog, shipped_fits
 from simulator.config.catalog import gpu_named
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s, backward_over_forward
-from simulator.costs.kernels.estimator import Estimator, Options, best_fit_for, known_library, measured_cost
+from simulator.costs.kernels.estimator import Estimator, Options, measured_cost
 from simulator.costs.kernels.experts import moe_s
 from simulator.costs.kernels.family import Estimate, Fit
+from simulator.costs.kernels.fit_choice import best_fit_for, known_library
 from simulator.costs.kernels.gemm import FAMILY as GEMM
 from simulator.costs.kernels.gemm import TILES, GemmConstants, accumulation_s, gemm_s
 from simulator.costs.kernels.gpu_model import Machine, clock_per_s, machine

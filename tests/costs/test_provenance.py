@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from simulator.calibrate.fit_profile import profile
 from simulator.config import shipped_fits
-from simulator.costs.kernels.estimator import BORROWED_SIGMA, EXTRAPOLATION_FACTOR, Estimator, Options
+from simulator.costs.kernels.estimator import EXTRAPOLATION_FACTOR, Estimator, Options
 from simulator.costs.kernels.family import Estimate, Fit
+from simulator.costs.kernels.fit_choice import BORROWED_SIGMA
 from simulator.kernels import Attention, Gemm, Part, Rowwise
 from simulator.measurements.kernel_table import Measured
 from simulator.measurements.kernel_words import Probe

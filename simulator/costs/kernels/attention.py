@@ -23,8 +23,9 @@ from ...errors import UserError
 from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ...units import US_PER_S
-from .estimator import Estimator, SelectedFit
+from .estimator import Estimator
 from .family import ABOVE_ONE, BURST, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
+from .fit_choice import SelectedFit
 from .gpu_model import UNKNOWN, Array, Machine, architecture, columns, flop_per_cycle
 
 NARROW_WIDTH, USUAL_WIDTH = 96, 128

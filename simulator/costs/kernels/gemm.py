@@ -25,7 +25,7 @@ from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part
 from ...units import US_PER_S
 from .deep_gemm import DEEP_TILES, SPILL_START, SPILL_US, spilled_s
-from .estimator import Estimator, SelectedFit, portable
+from .estimator import Estimator
 from .family import (
     ABOVE_ONE,
     BURST,
@@ -40,6 +40,7 @@ from .family import (
     one_of,
     priors,
 )
+from .fit_choice import SelectedFit, portable
 from .gpu_model import Array, Machine, cached_share, clock_per_s, columns, flop_per_cycle, similarity
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))

@@ -30,8 +30,9 @@ from numpy.typing import ArrayLike
 from ...hardware.gpu import Gpu
 from ...kernels import Rowwise
 from ...units import US_PER_S
-from .estimator import EXTRAPOLATION_FACTOR, FEW_ROWS, RANGE_TOLERANCE, Estimator, SelectedFit
+from .estimator import EXTRAPOLATION_FACTOR, RANGE_TOLERANCE, Estimator
 from .family import SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors
+from .fit_choice import FEW_ROWS, SelectedFit
 from .gpu_model import HALVES, UNKNOWN, Array, Machine, architecture, clock_per_s, columns, fetched_s, same_kernels
 
 BACKWARD = "_backward"
