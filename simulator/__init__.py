@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from .plan.plan import Moe as Moe
     from .plan.plan import Overlap as Overlap
     from .plan.plan import Plan as Plan
-    from .plan.plan import Recompute as Recompute
     from .plan.plan import Sharding as Sharding
+    from .plan.recomputation import Recompute as Recompute
     from .report.page import report as report
     from .search.search import search as search
     from .simulation.run import Run as Run
@@ -76,7 +76,7 @@ _WHERE = {
     "Packing": "workload.packing",
     "Perturb": "config.scenario",
     "Plan": "plan.plan",
-    "Recompute": "plan.plan",
+    "Recompute": "plan.recomputation",
     "Run": "simulation.run",
     "Sharding": "plan.plan",
     "UserError": "errors",

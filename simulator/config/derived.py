@@ -9,7 +9,8 @@ import numpy as np
 from ..engine.task import Array
 from ..hardware.cluster import Cluster
 from ..plan.mesh import REPLICAS, Mesh
-from ..plan.plan import Plan, Recompute
+from ..plan.plan import Plan
+from ..plan.recomputation import Recompute
 from ..program.layout import as_taken
 from ..program.slot import Shape
 from ..schedules._vocabulary import BARRIERS

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ..errors import did_you_mean, shown
 from ..fields import Contradiction
-from ..plan.plan import Recompute, Sharding
+from ..plan.plan import Sharding
+from ..plan.recomputation import Recompute
 from .derived import data_parallel_degree
 from .scenario import Scenario
 

@@ -25,7 +25,8 @@ from ..costs.kernels.power import no_energy
 from ..errors import Infeasible, UserError
 from ..frozen import replace
 from ..kept import Kept
-from ..plan.plan import Recompute, Sharding
+from ..plan.plan import Sharding
+from ..plan.recomputation import Recompute
 from ..plan.stage_layers import stage_layers
 from ..simulation import steady_state
 from ..simulation.energy import Energy

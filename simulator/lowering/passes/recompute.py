@@ -30,7 +30,7 @@ from math import inf
 
 from ...frozen import replace
 from ...kernels import Attention, Gemm, Rowwise, Split
-from ...plan.plan import Recompute
+from ...plan.recomputation import Recompute
 from ...program.operations import AnyOp, Collective, Compute, Purpose
 from ...program.program import Body, Program
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT
