@@ -41,6 +41,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
     Kernels are those of the tokens of one context-parallel rank. Stages share bodies, unless every layer has a load of its own.
     """
     narrow = bool(job.narrow) and framework.low_precision.keeps_narrow_inputs
+    original = bool(job.narrow) and framework.low_precision.keeps_originals(job.dtype)
     counts = stage_layers(plan, model, job.sequence_length, layout.layered)
     stages = tuple(stages_of((*counts, *[0] * layout.shares), layout))
     fraction, job = job.packed_fraction, replace(job, sequence_length=job.sequence_length // plan.cp)
@@ -59,7 +60,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
             of = framework_kernels(operators, framework, plan.tp, chunked=chunks_head(plan, framework))
             of = kernels_of_stage(of, stage, layout.shape.ranks) if layout.shares else of
             of = learning(of, job, stage.first_layer, embedding=stage.embedding)
-            kernels[name] = keep_inputs(of, narrow=narrow, by_heads=plan.divides_heads_by > 1)
+            kernels[name] = keep_inputs(of, narrow=narrow, original=original, by_heads=plan.divides_heads_by > 1)
         names[kind, number, part] = body = f"{kind} of {name}"
         if body not in bodies:
             bodies[body] = _body(kind, kernels[name])

@@ -5,7 +5,7 @@ the input that the shared experts or the projection of queries keep. One copy se
 projection keeps its input in fewer bits, or in shares of other tokens, or not at all, since it does not learn, both keep their
 own: `out` and `input` of Transformer Engine (context_parallel.py, module/linear.py). Megatron Core then lets the projection keep
 the original and cast it again (`set_save_original_input` in megatron/core/transformer/attention.py and moe/shared_experts.py,
-core_v0.14.0 and later), unless scales are delayed.
+core_v0.14.0 and later), unless scales are delayed: one copy serves both again.
 """
 
 from __future__ import annotations
@@ -19,29 +19,33 @@ from ..workload.learning import Layered
 
 SHARED_BY_ROUTER = "shared_up"
 """The operator whose input the router of a layer needs too."""
+WIDE_LATENT, OTHER_LATENT = "q_down", "kv_down"
+"""A projection to a latent, whose input is kept in 16 bits in any case, also for the projection to the other latent."""
 
 
-def keep_inputs(operators: Sequence[Layered], *, narrow: bool, by_heads: bool) -> list[Layered]:
+def keep_inputs(operators: Sequence[Layered], *, narrow: bool, original: bool, by_heads: bool) -> list[Layered]:
     """The operators of a stage, in forward order, each with what it keeps itself.
 
-    `narrow`: linear layers keep their inputs in fewer bits; `by_heads`: attention has its result for other tokens and fewer
-    heads.
+    `narrow`: linear layers keep their inputs in fewer bits, or with `original` as they are where another operator needs them;
+    `by_heads`: attention has its result for other tokens and fewer heads.
     """
-    return [*_kept(operators, narrow=narrow, by_heads=by_heads)]
+    apart = narrow and not original
+    return [*_kept(operators, apart=apart, narrow=narrow, by_heads=by_heads)]
 
 
-def _kept(operators: Sequence[Layered], *, narrow: bool, by_heads: bool) -> Iterator[Layered]:
+def _kept(operators: Sequence[Layered], *, apart: bool, narrow: bool, by_heads: bool) -> Iterator[Layered]:
     of_router = {layer for layer, op in operators if _shares(op)}
+    of_latents = {layer for layer, op in operators if op.name == WIDE_LATENT}
     after_attention = False
     for at, (layer, op) in enumerate(operators):
         if isinstance(op.forward, Attention) and op.input_gradient is not None:
             behind = [one for of, one in operators[at + 1 :] if of == layer]
-            if by_heads or narrow or not _is_kept(behind):
+            if by_heads or apart or not _is_kept(behind):
                 op = replace(op, saved_bytes=op.saved_bytes + op.forward.result_bytes, keeps_result=True)
             after_attention = True
         elif isinstance(op.forward, Gemm) and after_attention:
-            op, after_attention = replace(op, input_kept=narrow and not by_heads), False
-        elif narrow and _shares(op) and isinstance(op.forward, Gemm):
+            op, after_attention = replace(op, input_kept=narrow), False
+        elif apart and _shares(op) and isinstance(op.forward, Gemm) and not (op.name == OTHER_LATENT and layer in of_latents):
             op = replace(op, saved_bytes=int(op.forward.m * op.forward.k * op.forward.element_bytes))
         elif narrow and op.name == SHARED_BY_ROUTER and layer in of_router:
             op = replace(op, input_kept=True)

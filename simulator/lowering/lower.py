@@ -146,7 +146,7 @@ def _quantisation(plan: Plan, job: Job, framework: Framework, dp: int) -> Quanti
         return None
     anew = Replicas(dp, plan.copies_of_experts(dp)).several(plan.full_sharding.regathers)
     shares = plan.tp if plan.uses_sequence_parallel else 1
-    return Quantisation(job.dtype, framework.low_precision, job.element_bytes, shares, anew)
+    return Quantisation(job.dtype, framework.low_precision, job.element_bytes, shares, anew, framework.gathered_inputs)
 
 
 def _tokens(plan: Plan, job: Job, layout: Layout) -> int:

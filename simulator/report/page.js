@@ -83,7 +83,7 @@ function firstBehind(count, endOf, ns) {
 function show(ns) {
   if (ns <= 0) return "0 s";
   const [factor, unit] = ns >= 1e9 ? [1e9, "s"] : ns >= 1e6 ? [1e6, "ms"] : [1e3, "us"];
-  return `${(ns / factor).toPrecision(5).replace(/\.?0+$/, "")} ${unit}`;
+  return `${(ns / factor).toPrecision(5).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "")} ${unit}`;
 }
 const showBytes = (bytes) => bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 

@@ -114,7 +114,8 @@ def _note(text: str) -> str:
 def idle(run: Run) -> str:
     """The longest causes of time without kernels, each with its place."""
     step_s = run.metrics.step_time_s
-    found = [(cause, s) for cause, s in idle_time(run).largest.items() if s >= LEAST * step_s][:MOST_ROWS]
+    found = [(cause, s) for cause, s in idle_time(run).largest.items() if s >= LEAST * step_s and cause.name != OPTIMIZER]
+    found = found[:MOST_ROWS]
     if not found:
         return ""
     rows = [[_waited(run, cause), f"{s / step_s:.1%}", show_s(s)] for cause, s in found]

@@ -108,6 +108,10 @@ class LowPrecision(Declared):
         """Whether the weight gradient uses the narrow copy of the input from the forward GEMM."""
         return self.weight_gradients and self.keeps_narrow
 
+    def keeps_originals(self, dtype: str) -> bool:
+        """Whether a linear layer keeps no narrow copy of what another operator keeps, with the scales of a format."""
+        return self.keeps_narrow_inputs and self.keeps_original and not (dtype == "fp8" and self.scaling == "delayed")
+
 
 @documented
 @dataclass(frozen=True, slots=True)

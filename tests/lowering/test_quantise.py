@@ -17,7 +17,7 @@ from simulator.errors import UserError
 from simulator.kernels import NARROW_BYTES, Attention, Gemm, Rowwise
 from simulator.program.operations import Collective
 from simulator.simulation.simulate import program_of
-from simulator.workload.framework import LowPrecision
+from simulator.workload.framework import Framework, LowPrecision
 
 from .. import small_scenarios as small
 from .test_frameworks import GPT, LLAMA, computed, scenario
@@ -165,10 +165,11 @@ def test_t10_7_attention_keeps_its_result_where_the_projection_keeps_it_cast() -
     unfused = sim.framework({"attention": "unfused"})
     assert kept("fp8", framework=unfused)["attention_scores"] == kept("bf16", framework=unfused)["attention_scores"]
     original = {"keeps_original": True}
-    for dtype, scaling, copies in (("fp8", "delayed", 1), ("fp8", "current", 0), ("mxfp8", "delayed", 0)):
+    for dtype, scaling, like in (("fp8", "delayed", narrow), ("fp8", "current", wide), ("mxfp8", "delayed", wide)):
         found = kept(dtype, framework=sim.framework({"low_precision": {**original, "scaling": scaling}}))
-        assert found.get("attention_out", 0) == copies * 512
-        assert found["attention"] == narrow["attention"]
+        assert (found["attention_out"], found["attention"]) == (like["attention_out"], like["attention"])
+    again = kept("mxfp8", framework=sim.framework({"low_precision": original}), recompute="selective")
+    assert again["attention_out"] == 1024, "the original, though attention runs again"
 
 
 def test_t10_7_a_projection_without_a_narrow_copy_casts_once_more() -> None:
@@ -188,8 +189,44 @@ def test_t10_7_a_router_keeps_its_input_beside_shared_experts_in_narrow_formats(
     original = kept(
         "mxfp8", small.small_model(4, **experts), framework=sim.framework({"low_precision": {"keeps_original": True}})
     )
-    assert "shared_up" not in original
-    assert original["router"] == 1024
+    assert (original["shared_up"], original.get("router", 0)) == (1024, 0)
+
+
+def test_t10_7_latent_attention_keeps_one_copy_of_the_input_of_both_latents() -> None:
+    latents = {"q_lora_rank": 64, "kv_lora_rank": 64, "rope_head_dim": 32, "head_dim": 96, "value_head_dim": 64, "kv_heads": 8}
+    wide, narrow = (kept(dtype, small.small_model(4, **latents)) for dtype in ("bf16", "fp8"))
+    assert (wide["q_down"], narrow["q_down"]) == (1024, 1024)
+    assert "kv_down" not in {**wide, **narrow}
+    without = kept("fp8", small.small_model(4, **{**latents, "q_lora_rank": 0}))
+    assert (without["q"], without["kv_down"]) == (512, 1024)
+
+
+def test_t10_7_inputs_gathered_in_eight_bits_are_kept_so() -> None:
+    """As a Float8Tensor of torchao: nothing of them is cast again, and where scales are of tensors it is transposed."""
+    plan, recipe = sim.Plan(tp=2, pp=2), LowPrecision(scaling="current", keeps_narrow=False)
+    kept_so, apart = (
+        program_of(replace(scenario(dtype="fp8", plan=plan, low_precision=recipe), framework=software))
+        for software in (
+            Framework(gathered_inputs=True, low_precision=recipe), Framework(low_precision=recipe),
+        )
+    )  # fmt: skip
+    casts = [
+        Counter(op.name.partition(".")[2] for op in computed(program) if ".wgrad." in op.name and op.layer == 1)
+        for program in (kept_so, apart)
+    ]
+    assert all(casts[1][f"{name}.wgrad.cast"] for name in ("qkv", "mlp_up", "attention_out", "mlp_down"))
+    assert not any(casts[0][f"{name}.wgrad.cast"] for name in ("qkv", "mlp_up"))
+    assert all(casts[0][f"{name}.wgrad.transpose"] for name in ("qkv", "mlp_up"))
+    held = {op.name: op.held_bytes for op in computed(kept_so) if op.layer == 1}
+    assert held["1.qkv"] == held["1.mlp_up"] == 1024 * 1024
+
+
+def test_t10_6_a_frozen_row_layer_gathers_one_copy() -> None:
+    job = sim.Job(sequence_length=256, global_batch=4, dtype="mxfp8", lora=sim.Lora(targets=("qkv",)))
+    of = small.scenario(small.small_model(4), small.small_cluster(1), sim.Plan(tp=2, dp=2), job, framework=sim.framework({}))
+    ops = [op for body in program_of(of).bodies.values() for op in body.ops]
+    found = {op.payload_bytes for op in ops if isinstance(op, Collective) and op.name.endswith("attention_out.dgrad.gather")}
+    assert found == {int(256 * 512 * NARROW_BYTES["mxfp8"])}
 
 
 def test_t10_7_attention_repeated_in_the_backward_pass_keeps_no_result() -> None:

@@ -243,6 +243,35 @@ def test_t12_1_the_input_of_a_layer_is_kept_as_it_comes(norms: str, dtype: str, 
     assert first.held_bytes == (0 if as_it_came else TOKENS * HIDDEN * bits // (1 if gathered else 2))
 
 
+def test_t12_3_what_is_kept_as_gathered_is_not_gathered_again() -> None:
+    listed = sim.Recompute(ops=("qkv", "rope"))
+    for gathered in (False, True):
+        backward = next(bodies(of(listed, tp=2, gathered=gathered), "B"))
+        names = {op.name for op in again(backward) if op.layer == 1}
+        assert ("1.qkv.gather.again" in names) is not gathered
+        assert "1.qkv.again" in names
+
+
+@pytest.mark.parametrize(("name", "changes"), [("first kernel", {"frozen": 2}), ("dropout", {"framework": "megatron-lm-2021"})])
+def test_t12_1_whatever_a_layer_begins_with_it_keeps_its_input(name: str, changes: dict[str, Any]) -> None:
+    whole = of("full", **{key: value for key, value in changes.items() if key == "framework"})
+    if name == "first kernel":
+        job = replace(whole.job, lora=sim.Lora(targets=("mlp_up",)))
+        whole = replace(whole, model=small_model(LAYERS, norms="after", qk_norm="full"), job=job)
+    forward = next(bodies(whole, "F"))
+    assert {held(forward, layer) for layer in range(1, LAYERS)} == {TOKENS * HIDDEN * WIDTH}
+
+
+def test_t12_11_results_of_scatters_in_pieces_are_kept_too() -> None:
+    for compiled in (False, True):
+        software = replace(sim.framework("torchtitan-2025"), compile=compiled)
+        kept = []
+        for how in (False, "decomposed"):
+            chosen = replace(of("per-op", tp=2, overlap=sim.Overlap(tp=how)), framework=software)  # type: ignore[arg-type]
+            kept.append([held(next(bodies(chosen, "F")), layer) for layer in range(LAYERS)])
+        assert kept[0] == kept[1]
+
+
 def test_t12_6_an_early_stop_leaves_out_what_follows_the_last_tensor_that_is_needed() -> None:
     stops = sim.Recompute("full", early_stop=True)
     backward = next(bodies(of(stops, tp=2), "B"))

@@ -12,6 +12,7 @@ import simulator as sim
 from simulator.fabrics.policy import policy_on
 from simulator.metrics.idle import BUBBLE, BUSY, OPTIMIZER, exposed
 from simulator.simulation.run import Run
+from simulator.simulation.simulate import program_of
 
 from ..small_scenarios import scenario, small_cluster, small_model
 
@@ -326,6 +327,18 @@ def test_t6_3_a_framework_that_keeps_the_gathered_input_gathers_nothing_again() 
     assert collectives(frame(kept, 0), "B") == again
     gathered = 256 * 512 * 2  # the inputs of qkv and mlp_up of eight layers, and of the head
     assert kept.memory[0].activations_bytes - shared.memory[0].activations_bytes == 17 * gathered * 3 // 4
+
+
+def test_t6_3_branches_that_gather_the_same_input_keep_what_each_has_gathered() -> None:
+    model = small_model(parallel_mlp="one_norm")
+    plan, software = {"tp": 4, "pp": 1, "dp": 1}, sim.framework({"gathered_inputs": True})
+    rows, held = frame(run_of(plan, model=model, cluster=small_cluster(1), framework=software), 0), {}
+    program = program_of(scenario(model, small_cluster(1), sim.Plan(**plan), framework=software))
+    for op in next(program.bodies[step.body].ops for step in program.orders[0] if step.phase == "F"):
+        held[op.operator.partition(".")[2]] = max(op.held_bytes, held.get(op.operator.partition(".")[2], 0))
+    gathers = [name for _, name in collectives(rows, "F") if name.endswith(".gather")]
+    assert sorted(gathers) == ["mlp_up.gather", "qkv.gather"]
+    assert held["qkv"] == held["mlp_up"] == 256 * 512 * 2
 
 
 def test_t6_4_overlap_hides_the_sum_behind_the_weight_gradient() -> None:

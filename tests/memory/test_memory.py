@@ -61,6 +61,16 @@ def test_the_curve_peaks_at_the_peak_and_ends_where_it_began() -> None:
         assert seconds[-1] <= run.metrics.step_time_s
 
 
+def test_t11_1_gradients_wait_for_weight_gradients_that_add_them_apart() -> None:
+    """With the sum in a kernel of its own, W reads the same gradients of results as without."""
+    held = []
+    for fused in (True, False):
+        software = sim.framework({"fusion": {"accumulation": fused}})
+        chosen = scenario(plan=sim.Plan(tp=2, pp=4, dp=1, schedule="zb-h1"), framework=software)
+        held.append([rank.activations_bytes for rank in chosen.simulate(allow_oom=True).memory])
+    assert held[0] == held[1]
+
+
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2"])
 def test_t11_1_weight_gradients_need_less_than_input_gradients(schedule: str) -> None:
     """Counted by hand from the timeline: up by the end of each F, down by the end of each I to what W reads, by W to nothing.

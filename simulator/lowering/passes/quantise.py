@@ -43,6 +43,8 @@ class Quantisation:
     """Number of ranks that share the tokens between divided layers."""
     gathered_anew: OfParameters = (False, False)
     """Whether every pass gathers weights anew, and so must cast them anew."""
+    gathered_inputs: bool = False
+    """Whether column layers keep their inputs as gathered."""
 
     @property
     def width(self) -> float:
@@ -62,11 +64,15 @@ class Quantisation:
         """The ranks that agree on the scales at the end of every pass."""
         return self.recipe.shared_scales if self.dtype == TENSOR_SCALED and self.recipe.scaling == "delayed" else "none"
 
+    def keeps_gathered(self, op: Compute) -> bool:
+        """Whether a GEMM keeps the narrow input that ranks have gathered."""
+        gathers = self.gathered_inputs and self.shares > 1 and op.split in (Split.COLUMN, Split.GATHERED)
+        return gathers and self.recipe.narrow_gathers and self.recipe.weight_gradients
+
     def keeps_narrow(self, op: Compute) -> bool:
         """Whether the weight gradient uses the narrow copy of the input from the forward GEMM."""
-        delayed = self.dtype == TENSOR_SCALED and self.recipe.scaling == "delayed"
-        original = op.input_kept and self.recipe.keeps_original and not delayed
-        return self.recipe.keeps_narrow_inputs and not original
+        original = op.input_kept and self.recipe.keeps_originals(self.dtype)
+        return (self.recipe.keeps_narrow_inputs and not original) or self.keeps_gathered(op)
 
     @property
     def copies_of_gradient(self) -> int:
@@ -152,7 +158,7 @@ class _Caster:
         if op.purpose is Purpose.GATHER:
             self._cast_operand(gemm, gathered=True)
         if op.purpose is Purpose.GATHER or self.formats.keeps_narrow(gemm):
-            copies = self.formats.copies_of_gradient if (op.purpose, op.part) == GRADIENT_OF_RESULT else 1
+            copies = self.formats.copies_of_gradient if (op.purpose, op.part) == GRADIENT_OF_RESULT and not gemm.frozen else 1
             op = replace(op, payload_bytes=int(op.payload_bytes * copies * self.formats.width / self.formats.element_bytes))
         self.out.append(op)
 
@@ -165,9 +171,8 @@ class _Caster:
         if op.part is Part.FORWARD and self.formats.casts_in_every_pass(op):
             self.out += self._weights(op)
         held_bytes = op.held_bytes
-        if self.formats.recipe.keeps_narrow_inputs:
-            in_bits = self.formats.width / self.formats.element_bytes if self.formats.keeps_narrow(op) else 0
-            held_bytes = int(held_bytes * in_bits)
+        if self.formats.keeps_narrow(op):
+            held_bytes = int(held_bytes * self.formats.width / self.formats.element_bytes)
         self.out.append(replace(op, kernel=replace(kernel, dtype=self.formats.dtype), held_bytes=held_bytes))
 
     def _cast_operand(self, op: Compute, *, gathered: bool = False) -> None:
@@ -178,6 +183,7 @@ class _Caster:
         kernel = _gemm(op)
         # one for the GEMM itself, and one transposed for the weight gradient
         transposed = self.formats.keeps_narrow(op) if op.part is Part.FORWARD else self.formats.recipe.weight_gradients
+        transposed = transposed and not op.frozen
         copies = 2 if transposed and not (gathered and self.formats.dtype == TENSOR_SCALED) else 1
         if not self._written_by_last(copies):
             self.out += self._casts(op, "cast", kernel.m // (self.formats.shares if gathered else 1), kernel.k, copies)
@@ -204,7 +210,7 @@ class _Caster:
         regathers = {(name, part, Purpose.REGATHER) for part in (Part.INPUT_GRADIENT, Part.WEIGHT_GRADIENT)}
         if not self.formats.keeps_narrow(op):
             yield from self._casts(op, "cast", kernel.k, kernel.m, 1)
-        elif arriving and regathers & self.gathered:
+        elif arriving and (regathers & self.gathered or self.formats.keeps_gathered(op)):
             yield self._extra(op, "transpose", kernel.k, kernel.m, 2 * self.formats.width)
         if arriving and (name, Part.INPUT_GRADIENT, Purpose.GATHER) in self.gathered:
             yield self._extra(op, "transpose", kernel.k, kernel.n, 2 * self.formats.width)

@@ -145,11 +145,22 @@ def _segments(ops: Sequence[AnyOp], chosen: Recompute, *, keeps_casts: bool) -> 
             continue
         behind = [op for op in ops[end:] if isinstance(op, Compute)]
         consumer = next((op for op in behind if op.purpose not in CASTS), None)
+        if _is_kept(members):
+            members = members[1:]
         if keeps_casts:
             casts = takewhile(lambda op: op.purpose in CASTS, behind)
             made = [op for op in casts if op.purpose is Purpose.CAST]
             members = (*dropwhile(lambda op: op.purpose is Purpose.CAST, members), *made)
         yield _Segment(members, consumer)
+
+
+def _is_kept(members: Sequence[AnyOp]) -> bool:
+    """Whether operations begin with a gather whose result the GEMM behind it keeps."""
+    gather = members[0]
+    if not isinstance(gather, Collective) or gather.purpose is not Purpose.GATHER:
+        return False
+    own = (op for op in members if op.operator == gather.operator and isinstance(op, Compute) and isinstance(op.kernel, Gemm))
+    return any(op.held_bytes >= gather.payload_bytes for op in own)
 
 
 def _repeated(
@@ -165,8 +176,8 @@ def _repeated(
     temporary_bytes = sum(op.freed_bytes for op in ops)
     for op in ops:
         kept = max(0, held[op.name] - _made_bytes(op)) if op.name == first else 0
-        gemm = op.kernel if kept and layer_bytes and isinstance(op, Compute) and isinstance(op.kernel, Gemm) else None
-        if gemm and (kept != layer_bytes or (keeps_casts and gemm.dtype)):
+        narrow = keeps_casts and isinstance(op, Compute) and isinstance(op.kernel, Gemm) and bool(op.kernel.dtype)
+        if kept and layer_bytes and (kept != layer_bytes or narrow):
             holds[op.name], held[op.name] = held[op.name], layer_bytes
             continue
         # what a collective brings and a later operation of the segment frees is held both times
@@ -201,6 +212,7 @@ def _per_op(layer: tuple[AnyOp, ...], held: dict[str, int], layer_bytes: int, *,
     scattered = {op.operator for op in layer if _is_scatter(op)}
     results = dict(_kept_results(layer))
     holds, in_place, unread = dict[str, int](), float(layer_bytes), ("", 0)
+    exchanged: set[str] = set()
     for op in layer:
         made = _made_bytes(op)
         if held[op.name] > made:
@@ -209,7 +221,8 @@ def _per_op(layer: tuple[AnyOp, ...], held: dict[str, int], layer_bytes: int, *,
             stays = 0
         stays += made if op.operator in attention else 0
         holds[op.name], held[op.name] = held[op.name] - stays, stays
-        if _is_scatter(op) or (op.operator in attention and isinstance(op, Compute)):
+        exchanged |= {op.operator} if _is_scatter(op) else set()
+        if op.operator in exchanged or (op.operator in attention and isinstance(op, Compute)):
             in_place = inf
         elif op.operator in results and isinstance(op, Compute) and isinstance(op.kernel, Gemm):
             in_place = results[op.operator].kept_bytes

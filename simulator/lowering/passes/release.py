@@ -42,7 +42,8 @@ def release_activations(program: Program) -> Program:
 
 def _between(body: Body, forward: Body, weights: Body) -> Body:
     """Input gradients that free what no weight gradient needs, and hold the gradients that weight gradients need."""
-    needed = {op.operator: op.kernel for op in weights.ops if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT}
+    gradients = (op for op in weights.ops if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT)
+    needed = {op.operator: op.kernel for op in gradients if isinstance(op.kernel, Gemm)}  # not the sum with earlier ones
     own = {op.operator: op.name for op in body.ops if isinstance(op, Compute) and op.part is Part.INPUT_GRADIENT}
     last = _last_kernels(body)
     freed: dict[str, int] = {}

@@ -74,15 +74,23 @@ def _divided(body: Body, tp: int, tokens: tuple[bool, bool], share: Callable[[Ke
         if sequence and not joined:
             yield from (new for new in _gathers(op, present) if not (keeps_gathered and new.purpose is Purpose.REGATHER))
         parameters = op.whole_parameters + -(-(op.parameters - op.whole_parameters) // tp)
+        held_bytes = op.held_bytes
+        if sequence and keeps_gathered and op.part is Part.FORWARD and op.split in COLUMNS and not (held_bytes or op.frozen):
+            held_bytes = _input_bytes(op.kernel)  # another layer keeps the same input, which it has gathered for itself
         in_shares = op.split in HELD_BY_CHANNELS or (sequence and op.split in by_tokens)
         yield replace(
             op,
             parameters=op.parameters if op.split is Split.SEQUENCE else parameters,
             kernel=share(op.kernel, op.split),
-            held_bytes=op.held_bytes // tp if in_shares else op.held_bytes,
+            held_bytes=held_bytes // tp if in_shares else held_bytes,
         )
         if not joined:
             yield from _sums(op, "reduce_scatter" if sequence else "all_reduce")
+
+
+def _input_bytes(kernel: Kernel) -> int:
+    """Bytes of the input of a linear layer; none for other kernels."""
+    return int(kernel.m * kernel.k * kernel.element_bytes) if isinstance(kernel, Gemm) else 0
 
 
 def _gathers(op: Compute, present: set[tuple[str, Part]]) -> Iterator[Collective]:
