@@ -12,19 +12,18 @@ from math import gcd, inf, lcm
 from typing import Any
 
 from ..errors import Fault, OutsideDomain, UserError, shown
-from ..fields import Contradiction, keys
+from ..fields import Contradiction
 from ..hardware.cluster import Cluster
 from ..kernels import UNFUSED
 from ..plan.mesh import REPLICAS
 from ..plan.plan import EVEN, Fidelity, Plan
 from ..plan.stage_layers import stage_layers
 from ..program.layout import lay_out
-from ..workload.framework import CommunicationSms, Framework
+from ..workload.framework import Framework
 from ..workload.job import DTYPES, ELEMENT_BYTES, Job
 from ..workload.learning import train_flop_per_token
 from ..workload.model import Model
 from . import catalog, user_code
-from .cluster_file import ClusterFile
 from .derived import (
     cluster_of,
     data_parallel_degree,
@@ -47,7 +46,7 @@ from .memory_rules import (
     faults_of_units,
 )
 from .offload_rules import faults_of_offload, faults_of_offloaded_layers
-from .power_rules import faults_of_power, without_effect
+from .power_rules import faults_of_power
 from .reader import Grammar, Grammars, faults_in
 from .scenario import GRAMMARS, Perturb, Scenario, schedule
 from .vocabulary_rules import faults_of_vocabulary
@@ -350,6 +349,9 @@ def _scheduled(scenario: Scenario) -> Found:
     if plan.full_sharding.gathers and hasattr(module, "placements"):
         message = f"{catalog.called(plan.schedule)} keeps two copies of every stage, whose gathers would wait for each other"
         yield "plan.sharding", message, "zero1, or a schedule of one direction"
+    if plan.cp > 1 and not plan.cp_balance and getattr(module, "PAIRS", False):
+        message = f"ranks with unequal shares would take the turns of the pairs of {catalog.called(plan.schedule)} differently"
+        yield "plan.cp_balance", message, "leave it out, or a schedule without pairs"
     for option, (default, example) in OPTIONS.items():
         if getattr(plan, option) != default and option not in options_used(scenario):
             yield (
@@ -380,21 +382,3 @@ def _laid_out(scenario: Scenario, stages: int) -> Found:
         yield from faults_of_units(plan.full_sharding, max(counts))
         yield from faults_of_recomputed_layers(plan.recomputation, max(counts))
         yield from faults_of_offloaded_layers(plan.offloading, max(counts))
-
-
-def unused(scenario: Scenario) -> list[str]:
-    """A sentence for each value that a user set and that has no effect. Values from files of the catalog are not reported."""
-    cluster, gpu = scenario.cluster, scenario.cluster.gpu
-    found = []
-    if gpu.tdp_w != gpu.reference_tdp_w and (why := without_effect(scenario)):
-        found.append(f"cluster.gpu.tdp: {gpu.tdp_w:g} W has no effect, {why}")
-    shapes = [cluster.shape, *(cluster.options.wan.shapes if cluster.options.wan else ())]
-    has_pods = any("nodes_per_pod" in getattr(shape, "OPTIONS", ("nodes_per_pod",)) for shape in shapes)
-    if not has_pods and cluster.nodes > 1 and cluster.nodes_per_pod != keys(ClusterFile)["nodes_per_pod"].default:
-        message = f"{cluster.nodes_per_pod} has no effect, the shape {cluster.shape_name} has no pods"
-        found.append(f"cluster.nodes_per_pod: {message}")
-    if scenario.plan.sequence_parallel and scenario.plan.tp == 1:
-        found.append("plan.sequence_parallel: it has no effect, with tp: 1 there are no GPUs to divide the tokens among")
-    if scenario.fidelity.overlap == "free" and scenario.framework.sms != CommunicationSms():
-        found.append("framework.sms: it has no effect, with fidelity.overlap: free communication takes nothing from compute")
-    return found

@@ -19,9 +19,9 @@ import numpy as np
 
 from ..binding.bind import Bound, Site, bind
 from ..config import derived, feasible
-from ..config.feasible import unused
 from ..config.scenario import Scenario
 from ..config.tenancy import SHARED, Tenancy, Tenant
+from ..config.without_use import unused
 from ..engine import heap
 from ..engine.fold import fold
 from ..engine.replay import with_fixed_durations

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..config import catalog
-from ..config.feasible import unused
 from ..config.scenario import Scenario
 from ..config.step_constants import model_error
+from ..config.without_use import unused
 from ..errors import UserError
 from ..escape import Summarised
 from ..memory.account import RankMemory
