@@ -1,7 +1,12 @@
-"""Regenerates the pictures of the README: Llama-3 70B on 64 H100s, its timeline, and its report as Chromium shows it."""
+"""Regenerates the pictures of the README: Llama-3 70B on 64 H100s.
+
+python results/demo/make.py              # its timeline
+python results/demo/make.py --browser    # and its report as Chromium shows it, which depends on its version and fonts
+"""
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,16 +15,15 @@ from simulator.figures.drawing import save
 
 HERE = Path(__file__).resolve().parent
 SIZE = "1280,1480"
+BROWSERS = "chromium", "chromium-browser", "google-chrome"
 
 run = sim.load("llama3-70b-64xh100").simulate()
 save(sim.gantt(run), HERE / "timeline.png")
-with TemporaryDirectory() as folder:
-    page = Path(folder) / "report.html"
-    sim.report(run, page)
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser:
-        picture = f"--screenshot={HERE / 'report.png'}"
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={SIZE}", picture]
-        subprocess.run([browser, *options, f"file://{page}"], check=True, capture_output=True)
-    else:
-        print("no Chromium here: report.png is left as it is")
+if "--browser" in sys.argv[1:]:
+    browser = next(found for name in BROWSERS if (found := shutil.which(name)))
+    with TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        sim.report(run, page)
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={SIZE}"]
+        command = [browser, *options, f"--screenshot={HERE / 'report.png'}", f"file://{page}"]
+        subprocess.run(command, check=True, capture_output=True)

@@ -142,9 +142,8 @@ BAD: dict[str, Bad] = {
     "sequences that nobody shares": Bad("tp: 2", "cp_kind: ulysses", ("3:8: plan.cp_kind: there is no", "cp > 1")),
     "heads that neighbours cannot divide": Bad("tp: 2, pp: 2", "cp: 8, cp_kind: mixed, cp_ulysses: 3",
         ("3:31: plan.cp_ulysses: 3 does not divide cp 8", "2 or 4")),
-    "pairs of ranks with unequal shares": Bad(
-        "tp: 2, pp: 2", "cp: 4, cp_balance: false, pp: 2, schedule: dualpipe", ("plan.cp_balance: ranks with unequal shares", "without pairs")
-    ),
+    "pairs of ranks with unequal shares": Bad("tp: 2, pp: 2", "cp: 4, cp_balance: false, pp: 2, schedule: dualpipe",
+        ("plan.cp_balance: ranks with unequal shares", "without pairs")),
     "balance of no ring": Bad("tp: 2", "cp_balance: false", ("3:8: plan.cp_balance: only a ring", "cp > 1")),
     "neighbours without use": Bad("tp: 2", "cp: 2, cp_ulysses: 2", ("3:15: plan.cp_ulysses: cp_kind ring has no", "leave it")),
     "shared parts of sequences": Bad("tp: 2", "cp: 2, splits: 2, schedule: seq-1f1b", ("3:15: plan.splits: parts", "splits: 1")),
