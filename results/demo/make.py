@@ -1,7 +1,7 @@
 """Regenerates the pictures of the README: Llama-3 70B on 64 H100s.
 
 python results/demo/make.py              # its timeline
-python results/demo/make.py --browser    # and its report as Chromium shows it, which depends on its version and fonts
+python results/demo/make.py --browser    # and docs/report.png, which depends on the version of Chromium and fonts
 """
 
 import shutil
@@ -25,5 +25,5 @@ if "--browser" in sys.argv[1:]:
         page = Path(folder) / "report.html"
         sim.report(run, page)
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={SIZE}"]
-        command = [browser, *options, f"--screenshot={HERE / 'report.png'}", f"file://{page}"]
+        command = [browser, *options, f"--screenshot={HERE.parents[1] / 'docs' / 'report.png'}", f"file://{page}"]
         subprocess.run(command, check=True, capture_output=True)
