@@ -7,7 +7,7 @@ returns one number, in seconds for a `time`; every run shows the number under th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -119,13 +119,13 @@ class Observation:
         all_ns = np.dot(per_class_ns.astype(object), self.timeline.multiplicity)  # in integers of any size
         return seconds(int(all_ns) / (self.timeline.ranks * self.window.steps))
 
-    def summed(self, name: str, measure: Callable[[], tuple[Any, Any]]) -> Any:
-        """A sum over all that happens, measured as two parts: over the timeline as it is, and over the part that is repeated."""
+    def summed(self, name: str, measure: Callable[[], Sequence[Any]]) -> Any:
+        """A sum over all that happens, measured over the timeline as it is and over the repeated part, if there is one."""
         if not self.repeats:
             return measure()[0]
         known = self.repeats.measured
         if name not in known:
-            known[name] = measure()
+            known[name] = (found := measure())[0], found[1]
         once, again = known[name]
         return once + self.repeats.times * again
 
@@ -136,17 +136,17 @@ class Observation:
 
     def calls(self, which: int) -> Array:
         """How often the measured training steps have each row of a class of ranks."""
-        once, again = self.calls_in_parts(which)
-        return once + self.repeats.times * again if self.repeats else once
+        once, *again = self.calls_in_parts(which)
+        return once + self.repeats.times * again[0] if self.repeats else once
 
-    def calls_in_parts(self, which: int) -> tuple[Array, Array]:
-        """The same for the timeline as it is, and what each further time of the repeated part adds."""
+    def calls_in_parts(self, which: int) -> list[Array]:
+        """The same for the timeline as it is, and what each further time of the repeated part adds, if there is one."""
         labels = self.labels[which]
         once: Array = self.counts(labels.iteration).astype(np.int64)
         if not self.repeats:
-            return once, np.zeros(len(once), dtype=np.int64)
+            return [once]
         steps = self.repeats.steps[int(self.timeline.skeleton.program[which])]
-        return once, np.where(np.isin(labels.step, steps), once, 0)
+        return [once, np.where(np.isin(labels.step, steps), once, 0)]
 
 
 def observe(

@@ -34,11 +34,11 @@ def measure(observed: Observation) -> Utilisation:
     return Utilisation(observed.model_flop / available, executed / available, per_gpu)
 
 
-def _executed_flop(observed: Observation) -> tuple[int, int]:
-    """Executed flop of all ranks, of the timeline as it is and of the part that is repeated."""
-    once = again = 0
+def _executed_flop(observed: Observation) -> list[int]:
+    """Executed flop of all ranks, of the timeline as it is and of the part that is repeated, if there is one."""
+    found = [0] * (1 + bool(observed.repeats))
     classes = observed.labels, observed.timeline.multiplicity.tolist(), observed.timeline.skeleton.variants.tolist()
     for which, (labels, ranks, variant) in enumerate(zip(*classes, strict=True)):
-        of_once, of_again = (labels.total_flop(variant, calls) for calls in observed.calls_in_parts(which))
-        once, again = once + ranks * of_once, again + ranks * of_again
-    return once, again
+        for part, calls in enumerate(observed.calls_in_parts(which)):
+            found[part] += ranks * labels.total_flop(variant, calls)
+    return found

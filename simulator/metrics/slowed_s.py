@@ -27,7 +27,9 @@ def measure(observed: Observation) -> float:
     return observed.mean_s(np.array(per_class))
 
 
-def _of_stretches_ns(observed: Observation, timeline: StretchedTimeline) -> tuple[Array, Array]:
-    """Nanoseconds of every class, of the timeline as it is and of the part that is repeated."""
+def _of_stretches_ns(observed: Observation, timeline: StretchedTimeline) -> list[Array]:
+    """Nanoseconds of every class, of the timeline as it is and of the part that is repeated, if there is one."""
+    if not observed.repeats:
+        return [timeline.longer_ns(observed.calls)]
     calls = [observed.calls_in_parts(which) for which in range(len(observed.labels))]
-    return timeline.longer_ns(lambda which: calls[which][0]), timeline.longer_ns(lambda which: calls[which][1])
+    return [timeline.longer_ns(lambda which: calls[which][0]), timeline.longer_ns(lambda which: calls[which][1])]
