@@ -35,7 +35,12 @@ MOST_STAGES = 5
 @scenario_argument
 @click.option("--allow-oom", is_flag=True, help="Explain a plan that does not fit in memory.")
 @click.option("--waterfall", metavar="FILE", callback=picture_path, help="Draw the waterfall.")
-@click.option("--report", metavar="FILE", callback=checked_path((".html",)), help="Write the report of `run`, with all of this.")
+@click.option(
+    "--report",
+    metavar="FILE",
+    callback=checked_path((".html",)),
+    help="Write an HTML report as `run` does, with this explanation.",
+)
 @what_if_options
 @long_option
 @json_option

@@ -38,6 +38,7 @@ def _kept(operators: Sequence[Layered], *, apart: bool, narrow: bool, by_heads: 
     of_latents = {layer for layer, op in operators if op.name == WIDE_LATENT}
     after_attention = False
     for at, (layer, op) in enumerate(operators):
+        latent_alone = narrow and layer not in of_latents
         if isinstance(op.forward, Attention) and op.input_gradient is not None:
             behind = [one for of, one in operators[at + 1 :] if of == layer]
             if by_heads or apart or not _is_kept(behind):
@@ -45,7 +46,7 @@ def _kept(operators: Sequence[Layered], *, apart: bool, narrow: bool, by_heads: 
             after_attention = True
         elif isinstance(op.forward, Gemm) and after_attention:
             op, after_attention = replace(op, input_kept=narrow), False
-        elif apart and _shares(op) and isinstance(op.forward, Gemm) and not (op.name == OTHER_LATENT and layer in of_latents):
+        elif isinstance(op.forward, Gemm) and _shares(op) and (latent_alone if op.name == OTHER_LATENT else apart):
             op = replace(op, saved_bytes=int(op.forward.m * op.forward.k * op.forward.element_bytes))
         elif narrow and op.name == SHARED_BY_ROUTER and layer in of_router:
             op = replace(op, input_kept=True)

@@ -29,8 +29,8 @@ HERE = Path(__file__).parent
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """What the page may load: nothing but what it holds."""
 KEYS = (
-    "Drag across the timeline to look closer, double-click to see all of it. Arrow keys move, + and - zoom, 0 shows all; so do "
-    "Ctrl and the wheel, and Shift and the wheel. The address with #1200-1300 behind it opens at these milliseconds."
+    "Drag across the timeline to look closer, and double-click to see all of it. Arrow keys move, + and - zoom, 0 shows all. "
+    "Ctrl with the wheel zooms, Shift with the wheel moves. With #1200-1300 behind its address it opens at these milliseconds."
 )
 
 

@@ -330,8 +330,8 @@ def lack_of(base: Base, choice: Choice) -> Lack | None:
         memory_of(scenario, layout, slots_of(scenario, layout, of_this_process().slots), allow_oom=False)
     except Infeasible as error:
         return Lack(error.over_bytes, remedies(scenario))
-    except UserError:
-        pass
+    except UserError:  # the schedule cannot order the slots of this plan
+        return None
     return None
 
 

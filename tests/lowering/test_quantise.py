@@ -199,6 +199,9 @@ def test_t10_7_latent_attention_keeps_one_copy_of_the_input_of_both_latents() ->
     assert "kv_down" not in {**wide, **narrow}
     without = kept("fp8", small.small_model(4, **{**latents, "q_lora_rank": 0}))
     assert (without["q"], without["kv_down"]) == (512, 1024)
+    software = sim.framework({"low_precision": {"keeps_original": True}})
+    original = kept("mxfp8", small.small_model(4, **{**latents, "q_lora_rank": 0}), framework=software)
+    assert original["kv_down"] == 1024, "nobody else keeps it in 16 bits"
 
 
 def test_t10_7_inputs_gathered_in_eight_bits_are_kept_so() -> None:
