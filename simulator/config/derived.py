@@ -14,6 +14,7 @@ from ..plan.recomputation import Recompute
 from ..program.layout import as_taken
 from ..program.slot import Shape
 from ..schedules._vocabulary import BARRIERS
+from ..workload.learning import train_flop_per_token
 from . import token_shares
 from .scenario import Scenario
 
@@ -38,6 +39,16 @@ def alone(scenario: Scenario) -> tuple[bool, bool]:
 def microbatches(scenario: Scenario) -> int:
     """Microbatches of one replica in one step."""
     return max(1, scenario.job.global_batch // (data_parallel_degree(scenario) * scenario.job.microbatch_size))
+
+
+def flop_of_step(scenario: Scenario) -> float:
+    """The flop that the model needs in a training step, over all GPUs."""
+    return train_flop_per_token(scenario.model, scenario.job) * scenario.job.tokens
+
+
+def peak_flop_per_s(scenario: Scenario) -> float:
+    """The peak of a GPU for matrix products in the format of the job."""
+    return scenario.cluster.gpu.matmul_peak(scenario.job.dtype)
 
 
 def with_microbatches(scenario: Scenario, number: int) -> Scenario:

@@ -32,6 +32,7 @@ from ..errors import Fault, Infeasible, UserError
 from ..escape import Summarised
 from ..lowering.passes.data_parallel import NORM
 from ..memory.account import RankMemory
+from ..metrics.mfu import CONVENTION
 from ..program.layout import Layout
 from ..units import counted, seconds, show_s
 from . import estimated_effort, memory_check
@@ -59,6 +60,15 @@ class JobRun:
     gpus: int
     step_time_s: float
     alone_s: float
+    tokens_per_s: float
+    mfu: float
+    flop_convention: str
+    peak_memory_bytes: int
+    """The memory that the fullest GPU of the job needs."""
+    fits: bool
+    """Whether every GPU, and every host, has the memory that the job needs."""
+    memory: str
+    """The memory of the fullest GPU in words."""
     whole_run: WholeRun | None = None
     """The run of all tokens of the job together with the other jobs."""
 
@@ -82,7 +92,7 @@ class SharedRun(Summarised):
 
     def as_dict(self) -> dict[str, Any]:
         records = [{**asdict(job), "slowdown": job.slowdown} for job in self.jobs]
-        jobs = [{name: value for name, value in record.items() if value is not None} for record in records]
+        jobs = [{name: of for name, of in record.items() if of is not None and name != "memory"} for record in records]
         return {"jobs": jobs, "gpus": self.gpus, "wall_s": self.wall_s}
 
     @property
@@ -92,6 +102,8 @@ class SharedRun(Summarised):
         for job in self.jobs:
             slower = f"{job.slowdown:.3f}x of {show_s(job.alone_s)} alone"
             lines.append((job.name, f"{show_s(job.step_time_s)} on {counted(job.gpus, 'GPU')}, {slower}"))
+            speed = f"{job.tokens_per_s:,.0f} tokens/s, MFU {job.mfu:.1%} (attention counted in {job.flop_convention})"
+            lines += [(f"{job.name}, throughput", speed), (f"{job.name}, memory", job.memory)]
             lines += [(f"{job.name}, {label}", text) for label, text in (job.whole_run.lines if job.whole_run else ())]
         return lines
 
@@ -164,25 +176,35 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
     began, limits = perf_counter(), estimated_effort.Limits("des", long)
     notes: list[str] = []
     placed = _placed(tenancy)
-    for job in placed:
-        memory = _memory_of(job, allow_oom=allow_oom)
-        notes += [f"{job.tenant.name}: {sentence}" for sentence in memory_check.notes(job.tenant.scenario, memory)]
+    memory = [_memory_of(job, allow_oom=allow_oom) for job in placed]
+    for job, of_job in zip(placed, memory, strict=True):
+        notes += [f"{job.tenant.name}: {sentence}" for sentence in memory_check.notes(job.tenant.scenario, of_job)]
     alone_s = [_means_s(_run([(job, job.least_steps)], limits))[0] for job in placed]
     edges = _step_edges_together(placed, alone_s, limits)
-    runs = [
-        JobRun(
-            job.tenant.name,
-            len(job.tenant.gpus),
-            step_s,
-            alone,
-            whole_run(job.tenant.scenario, len(job.tenant.gpus), step_s),
-        )
-        for job, step_s, alone in zip(placed, _means_s(edges), alone_s, strict=True)
-    ]
+    runs = [_job_run(*of) for of in zip(placed, memory, _means_s(edges), alone_s, strict=True)]
     if placed[0].least_steps == ONE_STEP:
         notes.append("a disturbance begins or ends: every job does one step, from a standing start to its last arrival")
     notes += unused(tenancy.tenants[0].scenario)
     return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, *_common_ns(edges), tuple(notes))
+
+
+def _job_run(job: _Placed, memory: Sequence[RankMemory], step_s: float, alone_s: float) -> JobRun:
+    """A job with its step times."""
+    scenario, gpus = job.tenant.scenario, len(job.tenant.gpus)
+    available_flop = step_s * gpus * derived.peak_flop_per_s(scenario)
+    return JobRun(
+        job.tenant.name,
+        gpus,
+        step_s,
+        alone_s,
+        tokens_per_s=scenario.job.tokens / step_s,
+        mfu=derived.flop_of_step(scenario) / available_flop,
+        flop_convention=CONVENTION,
+        peak_memory_bytes=max(rank.total_bytes for rank in memory),
+        fits=memory_check.fits(scenario, memory),
+        memory=memory_check.summary(scenario, memory),
+        whole_run=whole_run(scenario, gpus, step_s),
+    )
 
 
 def _memory_of(job: _Placed, *, allow_oom: bool) -> tuple[RankMemory, ...]:

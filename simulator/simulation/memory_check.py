@@ -139,6 +139,21 @@ def host_capacity_bytes(scenario: Scenario) -> float:
     return host.memory_bytes if host and host.memory_bytes else inf
 
 
+def fits(scenario: Scenario, memory: Sequence[RankMemory]) -> bool:
+    """Whether every GPU, and every host, has the memory that a plan needs."""
+    on_gpus = max(rank.total_bytes for rank in memory) <= scenario.cluster.gpu.memory_bytes
+    return on_gpus and host_bytes(scenario, memory) <= host_capacity_bytes(scenario)
+
+
+def summary(scenario: Scenario, memory: Sequence[RankMemory]) -> str:
+    """The memory that the fullest GPU needs, and how much it has, as text."""
+    verdict = "" if fits(scenario, memory) else ": DOES NOT FIT"
+    if notes(scenario, memory):
+        verdict = f": LESS THAN {LEFT_FRACTION:.0%} LEFT"
+    needed_bytes = max(rank.total_bytes for rank in memory)
+    return f"{show_bytes(needed_bytes)} of {show_bytes(scenario.cluster.gpu.memory_bytes)} on the fullest GPU{verdict}"
+
+
 def host_summary(scenario: Scenario, memory: Sequence[RankMemory]) -> str:
     """The memory of the hosts that a plan needs, and how much they have, as text."""
     needed_bytes, have_bytes = host_bytes(scenario, memory), host_capacity_bytes(scenario)

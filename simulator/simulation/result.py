@@ -13,7 +13,7 @@ from types import ModuleType
 import numpy as np
 
 from ..binding.bind import Bound, Site, bind
-from ..config import catalog
+from ..config import catalog, derived
 from ..config.scenario import Scenario
 from ..costs.kernels.estimator import PricedKernels
 from ..engine.timeline import Timeline
@@ -29,8 +29,7 @@ from ..program.labels import Labels
 from ..program.operations import HOST, OFFLOAD
 from ..program.program import Program
 from ..units import TFLOP, seconds
-from ..workload.learning import train_flop_per_token
-from .memory_check import host_bytes, host_capacity_bytes
+from .memory_check import fits, host_bytes
 from .simulated import Simulated
 
 REPORTED_AXES = ("tp", "pp", "dp", "cp", "ep")
@@ -131,8 +130,7 @@ class Result:
     @property
     def fits(self) -> bool:
         """Whether every GPU, and every host, has the memory that the plan needs."""
-        on_gpus = self.peak_memory_bytes <= self.scenario.cluster.gpu.memory_bytes
-        return on_gpus and self.host_bytes <= host_capacity_bytes(self.scenario)
+        return fits(self.scenario, self.memory)
 
     @property
     def host_bytes(self) -> int:
@@ -151,10 +149,7 @@ class Result:
 
     @property
     def _flop(self) -> tuple[float, float]:
-        """The flop that the model needs in a step, and the peak of a GPU in flop/s."""
-        job = self.scenario.job
-        flop = train_flop_per_token(self.scenario.model, job) * job.tokens
-        return flop, self.scenario.cluster.gpu.matmul_peak(job.dtype)
+        return derived.flop_of_step(self.scenario), derived.peak_flop_per_s(self.scenario)
 
     @cached_property
     def time_by_cause(self) -> TimeByCause:

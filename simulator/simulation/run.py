@@ -26,7 +26,7 @@ from ..workload.job import Job
 from ..workload.optimizer import Optimizer
 from .borrowed_attention import borrowed_attention
 from .energy import Energy, energy_of
-from .memory_check import LEFT_FRACTION, host_summary, notes
+from .memory_check import host_summary, notes, summary
 from .op_costs import (
     STANDARD_ERRORS,
     Kernels,
@@ -349,12 +349,9 @@ def _calibration(run: Run) -> str:
 
 def _memory(run: Run) -> list[tuple[str, str]]:
     """Summary lines of the memory: the peak of the fullest GPU, its capacity, and the overhead that is not tensors."""
-    most, have = max(run.memory, key=lambda rank: rank.total_bytes), show_bytes(run.scenario.cluster.gpu.memory_bytes)
-    verdict = "" if run.fits else ": DOES NOT FIT"
-    if notes(run.scenario, run.memory):
-        verdict = f": LESS THAN {LEFT_FRACTION:.0%} LEFT"
+    most = max(run.memory, key=lambda rank: rank.total_bytes)
     besides = f"{show_bytes(most.overhead_bytes)} of that memory for context, NCCL buffers and fragmentation"
-    lines = [("memory", f"{show_bytes(most.total_bytes)} of {have} on the fullest GPU{verdict}"), ("overhead", besides)]
+    lines = [("memory", summary(run.scenario, run.memory)), ("overhead", besides)]
     return [*lines, *([("host memory", host_summary(run.scenario, run.memory))] if run.scenario.plan.offloading.copies else [])]
 
 

@@ -188,7 +188,11 @@ def test_t3_8_alone_a_job_takes_what_its_scenario_takes(optimizer: str) -> None:
     plan = {"tp": 2, "pp": 2, "dp": 4, "schedule": "zb-h1", "sharding": "zero1", "optimizer": optimizer}
     tenancy = jobs(THIN, 16, plan=plan)
     (job,) = tenancy.simulate().jobs
-    assert job.step_time_s == job.alone_s == simulate_scenario(tenancy.tenants[0].scenario).metrics.step_time_s
+    alone = simulate_scenario(tenancy.tenants[0].scenario)
+    assert job.step_time_s == job.alone_s == alone.metrics.step_time_s
+    for field in ("tokens_per_s", "mfu", "flop_convention"):
+        assert getattr(job, field) == getattr(alone.metrics, field)
+    assert (job.peak_memory_bytes, job.fits) == (alone.peak_memory_bytes, alone.fits)
 
 
 def test_t3_8_no_step_is_measured_while_another_job_has_not_begun_or_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +338,7 @@ def test_jobs_on_the_command_line(tmp_path: Path) -> None:
     file.write_text(json.dumps({"cluster": THIN, "jobs": entries}))
     said = trainsim("run", file, "--json")
     assert [job["name"] for job in said.record["jobs"]] == ["a", "b"]
-    assert {"step_time_s", "alone_s", "slowdown"} <= set(said.record["jobs"][0])
+    assert {"step_time_s", "alone_s", "slowdown", "mfu", "peak_memory_bytes"} <= set(said.record["jobs"][0])
     assert trainsim("run", file, "--steps", "2").code == 2
     assert trainsim("network", file, "--json").record["shared_links"] == []
     assert "no two jobs share a link" in trainsim("network", file).out
