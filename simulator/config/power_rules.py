@@ -17,7 +17,7 @@ def faults_of_power(scenario: Scenario) -> Iterator[Contradiction]:
     gpu, idle_w = scenario.cluster.gpu, architecture(scenario.cluster.gpu).idle_w
     if 0 < gpu.tdp_w <= idle_w:
         yield "cluster.gpu.tdp", f"{gpu.tdp_w:g} W is no more than the {idle_w:g} W of an idle board", f"tdp: {power.LEAST_W:g} W"
-    elif scenario.fidelity.power == "sustained" and _acts(gpu) and not power.LEAST_W <= gpu.tdp_w <= power.MOST_W:
+    elif scenario.fidelity.power == "sustained" and not power.LEAST_W <= gpu.tdp_w <= power.MOST_W and _acts(gpu):
         nearest = min(max(gpu.tdp_w, power.LEAST_W), power.MOST_W)
         message = f"{gpu.tdp_w:g} W is not between {power.LEAST_W:g} and {power.MOST_W:,.0f} W"
         yield "cluster.gpu.tdp", message, f"tdp: {nearest:g} W, or fidelity.power: burst"

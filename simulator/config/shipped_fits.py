@@ -24,6 +24,7 @@ from ..errors import UserError, did_you_mean, shown
 from ..fields import Contradiction, Declared, Key, Length, Limits, Written, specs
 from ..files import read_bounded
 from ..hardware.gpu import AT_PEAK, Gpu
+from ..kept import WhenAsked
 from . import catalog
 from .catalog import gpu_named, unambiguous_gpu
 from .document import Document, Place, beside, placed, read
@@ -176,9 +177,9 @@ def flow(value: Any) -> str:
 
 @cache
 def shipped() -> FitLibrary:
-    """All shipped fits, and the GPUs of the catalog on which the fits were measured."""
-    fits = dict(load(path) for path in sorted(folder().glob("*.yaml")))
-    return FitLibrary(fits, {name: _of_the_catalog(name) for name in fits})
+    """All shipped fits, and the GPUs of the catalog on which the fits were measured; a file is read when it is asked for."""
+    files = {path.stem: path for path in sorted(folder().glob("*.yaml"))}
+    return FitLibrary(WhenAsked(files, lambda gpu: load(files[gpu])[1]), WhenAsked(files, _of_the_catalog))
 
 
 def fits_for(owner: Gpu) -> FitLibrary:

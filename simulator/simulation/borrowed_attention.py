@@ -14,7 +14,7 @@ def borrowed_attention(estimator: Estimator) -> list[str]:
     library = LIBRARY_ALIASES.get(estimator.options.library, estimator.options.library)
     measured = {fit.library for fit in (*fits.fits.get(gpu.name, ()), *fits.profile) if fit.family == FAMILY}
     usual = {library: alias for alias, library in reversed(LIBRARY_ALIASES.items()) if library in measured}
-    if not library or library in measured or not usual or library not in fits.libraries(FAMILY):
+    if not library or library in measured or not usual or not fits.has(FAMILY, library):
         return []
     others = " and ".join(usual.values())
     owner = estimator.selected(FAMILY).owner

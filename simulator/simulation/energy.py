@@ -45,7 +45,8 @@ def energy_of(result: Result) -> Energy | str:
     gpu, job, prices = result.scenario.cluster.gpu, result.scenario.job, result.prices
     if why := no_energy(gpu, job.dtype):
         return why
-    if without_effect(result.scenario):  # kernels run as on the board that was measured, which draws what they take
+    if gpu.tdp_w != gpu.reference_tdp_w and without_effect(result.scenario):
+        # kernels run as on the board that was measured, which draws what they take
         gpu = replace(gpu, tdp_w=gpu.reference_tdp_w or gpu.tdp_w)
     step_s, idle_w, busy_j = result.metrics.step_time_s, architecture(gpu).idle_w, 0.0
     for (_, kernel), calls in kernel_calls(result).items():

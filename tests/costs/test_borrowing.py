@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from simulator.config import shipped_fits
+from simulator.costs.kernels import fit_choice
 from simulator.costs.kernels.estimator import Estimator, Options
+from simulator.costs.kernels.family import Fit, families
 from simulator.costs.kernels.fit_choice import PLAIN_SIGMA, FitLibrary, best_fit_for
 from simulator.costs.kernels.gemm import FAMILY as GEMM
 from simulator.costs.kernels.gpu_model import cached_share, clock_per_s, fetched_s, machine
@@ -76,3 +79,33 @@ def test_fp32_of_another_architecture_is_less_certain_than_tensor_cores_and_boar
     v100 = shipped_fits.gpu("v100-pcie-32gb")
     assert best_fit_for(v100, without(v100.name), "gemm", "fp32").borrowed_sigma == PLAIN_SIGMA > GEMM.far_sigma
     assert best_fit_for(shipped_fits.gpu("a100-pcie-40gb"), without("a100-pcie-40gb"), "gemm", "fp32").borrowed_sigma < 0.2
+
+
+@pytest.mark.parametrize("gpu", ["h100", "b200", "l4", "a100-40gb", "mi300x"])
+def test_the_fits_of_others_do_not_matter_where_a_gpu_has_its_own(monkeypatch: pytest.MonkeyPatch, gpu: str) -> None:
+    """The choice among all fits is the same as the choice among its own."""
+    on = shipped_fits.gpu(gpu)
+    libraries = ("", "any", "flash_attention", "fa3", "torch_flow", "triton", "deep_gemm", "cublas")
+    asked = [(family, dtype, name) for family in families() for dtype in ("", "bf16", "fp8", "fp32") for name in libraries]
+    found = [best_fit_for(on, SHELF, *wanted) for wanted in asked]
+    monkeypatch.setattr(fit_choice, "_has_its_own", lambda *of: False)
+    assert found == [best_fit_for(on, SHELF, *wanted) for wanted in asked]
+
+
+def test_only_files_of_fits_that_are_asked_for_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped_fits.shipped.cache_clear()
+    read: list[str] = []
+    load = shipped_fits.load
+
+    def loaded(path: Path) -> tuple[str, tuple[Fit, ...]]:
+        read.append(path.stem)
+        name, fits = load(path)
+        assert name == path.stem
+        return name, fits
+
+    monkeypatch.setattr(shipped_fits, "load", loaded)
+    shelf = shipped_fits.shipped()
+    Estimator(shipped_fits.gpu("h100"), "bf16", shelf).estimate(LARGE)
+    assert read == ["h100"]
+    assert list(dict(shelf.fits)) == list(shelf.gpus) == sorted(read)
+    shipped_fits.shipped.cache_clear()

@@ -141,7 +141,7 @@ class Estimator:
         kernels = families()[family]
         dtype = "" if kernels.any_format else self.gemm_dtype
         library = LIBRARY_ALIASES.get(self.options.library, self.options.library)
-        if library and library not in (*self.fits.libraries(family), *kernels.slower_libraries):
+        if library and library not in kernels.slower_libraries and not self.fits.has(family, library):
             library = ""
         rivals = [fit for fit in self.fits.profile if fit.family == family and timed_as(fit, dtype)]
         if takes_s and not library and len(rivals) > 1:

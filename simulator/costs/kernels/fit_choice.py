@@ -69,6 +69,10 @@ class FitLibrary:
         """The libraries whose kernels of a family were measured."""
         return libraries_of((fit for fits in self.fits.values() for fit in fits), family)
 
+    def has(self, family: str, named: str) -> bool:
+        """Whether kernels of a family were measured in a library with this name."""
+        return any(named in libraries_of(fits, family) for fits in self.fits.values())
+
 
 @dataclass(frozen=True, slots=True)
 class SelectedFit:
@@ -90,13 +94,15 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
     kernels = families()[family]
     named, times = kernels.slower_libraries.get(named, (LIBRARY_ALIASES.get(named, named), 1.0))
     wanted = FITTED_AS.get(dtype, dtype)
-    known = [(owner, fit) for owner, fits in library.fits.items() for fit in fits]
-    formats = {owner: _formats(wanted, kernels, gpu, library.gpus[owner]) for owner in library.fits}
+    its_own = _has_its_own(gpu, library, kernels, wanted, named)
+    owners = [gpu.name] if its_own else list(library.fits)
+    known = [(owner, fit) for owner in owners for fit in library.fits[owner]]
+    formats = {owner: _formats(wanted, kernels, gpu, library.gpus[owner]) for owner in owners}
     fitting = [(owner, fit) for owner, fit in known if fit.family == family and fit.dtype in formats[owner]]
     unfitted = named not in {fit.library for _, fit in fitting}
     own = [fit.library for owner, fit in fitting if owner == gpu.name]
     unnamed = not kernels.names_libraries and bool(own) and named not in own
-    another = bool(named) and (unfitted or unnamed or _runs_others(gpu, library, kernels, named))
+    another = bool(named) and not its_own and (unfitted or unnamed or _runs_others(gpu, library, kernels, named))
     usable = [(owner, fit) for owner, fit in fitting if another or named in ("", fit.library)]
     if not usable:
         return SelectedFit(Fit(family, "", "", kernels.constants(), ROOFLINE_SIGMA, {}), "", "roofline", ROOFLINE_SIGMA)
@@ -133,6 +139,15 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
     far_sigma = max(kernels.far_sigma, PLAIN_SIGMA) if wanted == WITHOUT_TENSOR_CORES else kernels.far_sigma
     borrowed = BORROWED_SIGMA if sisters else SAME_KERNELS_SIGMA if same_kernels(gpu, owning) else far_sigma
     return SelectedFit(made, owner, "transferred", math.hypot(fit.sigma, borrowed), borrowed)
+
+
+def _has_its_own(gpu: Gpu, library: FitLibrary, kernels: KernelFamily, wanted: str, named: str) -> bool:
+    """Whether a GPU has a fit of its own for a format and a library, so that those of others do not matter."""
+    if gpu.name not in library.fits or not same_kernels(gpu, library.gpus[gpu.name]):
+        return False
+    formats = _formats(wanted, kernels, gpu, library.gpus[gpu.name])
+    own = (fit for fit in library.fits[gpu.name] if fit.family == kernels.name and fit.dtype in formats)
+    return any(named in ("", fit.library) for fit in own)
 
 
 def portable(gpu: Gpu, other: Gpu) -> bool:
@@ -172,9 +187,10 @@ def _formats(wanted: str, kernels: KernelFamily, gpu: Gpu, owner: Gpu) -> tuple[
 
 def known_library(name: str, library: FitLibrary) -> str:
     """The library with a name or alias; raises `UserError` if none of its kernels was measured. An empty name stays empty."""
-    slower = families()["attention"].slower_libraries
-    known = dict.fromkeys((*library.libraries("gemm"), *library.libraries("attention"), *LIBRARY_ALIASES, *slower, UNFUSED))
+    others = *LIBRARY_ALIASES, *LIBRARY_ALIASES.values(), *families()["attention"].slower_libraries, UNFUSED
     plain = name.strip().lower().replace("-", "_")
-    if plain and plain not in known:
-        raise UserError(f"no kernels of library {name!r} were measured", hint=did_you_mean(plain, known))
+    if plain and plain not in others:
+        known = dict.fromkeys((*library.libraries("gemm"), *library.libraries("attention"), *others))
+        if plain not in known:
+            raise UserError(f"no kernels of library {name!r} were measured", hint=did_you_mean(plain, known))
     return LIBRARY_ALIASES.get(plain, plain)
