@@ -6,14 +6,15 @@ const LABEL_PX = 150, ROW_GAP_PX = 6, MEMORY_PX = 190, LEAST_NS = 200, LEAST_TEX
 const SLOT_PX = data.ranks.length > 16 ? 14 : 24, LINE_PX = data.ranks.length > 16 ? 3 : 5;
 const TRANSFER_COLOUR = "#7d8793";
 const view = { from: 0, until: data.lastsNs };
-const timeline = document.getElementById("timeline"), memory = document.getElementById("memory"), tip = document.getElementById("tip");
 const byId = (id) => document.getElementById(id);
+const timeline = byId("timeline"), memory = byId("memory"), tip = byId("tip");
 
 // Every stream becomes columns in the order of time.
 function unpack(rank) {
   for (const lane of rank.lanes) {
     const count = lane.runs.filter((_, at) => at % 3 === 0).reduce((sum, word) => sum + data.words[word].length, 0);
-    Object.assign(lane, { start: new Float64Array(count), end: new Float64Array(count), label: new Int32Array(count), step: new Int32Array(count) });
+    const [start, end] = [0, 1].map(() => new Float64Array(count)), [label, step] = [0, 1].map(() => new Int32Array(count));
+    Object.assign(lane, { start, end, label, step });
     let at = 0, now = 0;
     for (let run = 0; run < lane.runs.length; run += 3) {
       now += lane.runs[run + 1];
@@ -36,8 +37,9 @@ function unpack(rank) {
   const [compute, ...others] = rank.lanes;
   rank.compute = compute && compute.name === "compute" ? compute : null;
   rank.others = rank.compute ? others : rank.lanes;
-  rank.slots = rank.steps.map((step, at) => ({ at, kind: step[0], stage: step[1], microbatch: step[2], chunk: step[3], half: step[4],
-    start: step[5], end: step[6] })).filter((slot) => slot.end > slot.start).sort((one, other) => one.start - other.start);
+  const slots = rank.steps.map(([kind, stage, microbatch, chunk, half, start, end], at) => (
+    { at, kind, stage, microbatch, chunk, half, start, end }));
+  rank.slots = slots.filter((slot) => slot.end > slot.start).sort((one, other) => one.start - other.start);
 }
 
 function place() {
@@ -155,7 +157,9 @@ function drawKernels(pen, rank, x, scale) {
   while (at < lane.end.length && lane.start[at] < view.until) {
     const step = rank.steps[lane.step[at]], from = lane.start[at], first = at;
     let until = lane.end[at];
-    while (at + 1 < lane.end.length && lane.step[at + 1] === lane.step[first] && lane.start[at + 1] - until < least && lane.end[at + 1] - lane.start[at + 1] < 4 * least) {
+    const goesOn = (next) => next < lane.end.length && lane.step[next] === lane.step[first] && lane.start[next] - until < least
+      && lane.end[next] - lane.start[next] < 4 * least;
+    while (goesOn(at + 1)) {
       at += 1;
       until = lane.end[at];
     }
@@ -170,7 +174,8 @@ function drawKernels(pen, rank, x, scale) {
   }
   for (const slot of rank.slots) {
     const wide = (slot.end - slot.start) * scale, [top, high] = box(rank, slot.half);
-    if (slot.microbatch < 0 || wide < 9 || named.has(slot.at) || high < 11 || slot.end < view.from || slot.start > view.until) continue;
+    if (slot.microbatch < 0 || wide < 9 || high < 11 || named.has(slot.at)) continue;
+    if (slot.end < view.from || slot.start > view.until) continue;
     write(pen, `${slot.microbatch}`, shade(slot.kind, slot.chunk), x(slot.start), wide, top + high / 2 + 4);
   }
 }
@@ -206,7 +211,8 @@ const colourOfRank = (number) => `hsl(${Math.round(220 - (200 * number) / Math.m
 function drawMemory() {
   const [pen, width] = prepared(memory, MEMORY_PX), scale = (width - LABEL_PX) / (view.until - view.from);
   const x = (ns) => LABEL_PX + (ns - view.from) * scale;
-  const most = Math.max(data.capacityBytes, ...data.ranks.map((rank) => rank.memory[1].reduce((one, other) => Math.max(one, other), 0)));
+  const peak = (rank) => rank.memory[1].reduce((one, other) => Math.max(one, other), 0);
+  const most = Math.max(data.capacityBytes, ...data.ranks.map(peak));
   const y = (bytes) => MEMORY_PX - 4 - (bytes / most) * (MEMORY_PX - 16);
   ticks(pen, width, x, MEMORY_PX, false);
   pen.textAlign = "right";
@@ -270,14 +276,17 @@ function found(px, py) {
 
 function described(what) {
   const { rank, lane, slot, at } = what, lines = [`${rank.name}, ${rank.about}`];
-  if (at >= 0) lines.push(`${data.labels[lane.label[at]]}`, `${lane.name}: ${show(lane.end[at] - lane.start[at])} from ${show(lane.start[at])}`);
-  const step = slot || (at >= 0 ? { kind: rank.steps[lane.step[at]][0], stage: rank.steps[lane.step[at]][1], microbatch: rank.steps[lane.step[at]][2] } : null);
+  if (at >= 0) {
+    lines.push(`${data.labels[lane.label[at]]}`);
+    lines.push(`${lane.name}: ${show(lane.end[at] - lane.start[at])} from ${show(lane.start[at])}`);
+  }
+  const step = slot ? [slot.kind, slot.stage, slot.microbatch] : at >= 0 ? rank.steps[lane.step[at]] : null;
   if (step) {
-    const name = (data.kinds[step.kind] || { name: step.kind }).name;
-    lines.push(`${name}${step.microbatch >= 0 ? `, microbatch ${step.microbatch}` : ""}${step.stage >= 0 ? `, stage ${step.stage}` : ""}`);
+    const [kind, stage, microbatch] = step, name = (data.kinds[kind] || { name: kind }).name;
+    lines.push(`${name}${microbatch >= 0 ? `, microbatch ${microbatch}` : ""}${stage >= 0 ? `, stage ${stage}` : ""}`);
   }
   if (slot) lines.push(`the slot: ${show(slot.end - slot.start)} from ${show(slot.start)}`);
-  if (!slot && at < 0) lines.push(lane.name === "compute" ? `idle at ${show(what.ns)}` : `${lane.name}: nothing at ${show(what.ns)}`);
+  if (!slot && at < 0) lines.push(`${lane.name === "compute" ? "idle" : `${lane.name}: nothing`} at ${show(what.ns)}`);
   return lines.join("\n");
 }
 
@@ -299,7 +308,10 @@ function zoom(factor, at) {
   look(about - (about - view.from) * factor, about + (view.until - about) * factor);
 }
 const move = (share) => look(view.from + share * (view.until - view.from), view.until + share * (view.until - view.from));
-const nsAt = (px) => view.from + ((Math.max(px, LABEL_PX) - LABEL_PX) * (view.until - view.from)) / (timeline.clientWidth - LABEL_PX);
+const nsAt = (px) => {
+  const share = (Math.max(px, LABEL_PX) - LABEL_PX) / (timeline.clientWidth - LABEL_PX);
+  return view.from + share * (view.until - view.from);
+};
 
 let chosen = null;
 timeline.addEventListener("mousedown", (event) => { chosen = { from: event.offsetX, until: event.offsetX }; });
@@ -327,8 +339,11 @@ timeline.addEventListener("wheel", (event) => {
   event.preventDefault();
 }, { passive: false });
 timeline.addEventListener("keydown", (event) => {
-  const does = { ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2), "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6),
-    0: () => look(0, data.lastsNs) }[event.key];
+  const does = {
+    ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2),
+    "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6),
+    0: () => look(0, data.lastsNs),
+  }[event.key];
   if (!does) return;
   does();
   event.preventDefault();
@@ -348,7 +363,8 @@ byId("all").addEventListener("click", () => look(0, data.lastsNs));
 window.addEventListener("resize", draw);
 
 data.ranks.forEach(unpack);
-const used = new Set(data.ranks.flatMap((rank) => [...rank.slots.map((slot) => slot.kind), ...rank.others.map((lane) => lane.axis)]));
+const kindsOf = (rank) => [...rank.slots.map((slot) => slot.kind), ...rank.others.map((lane) => lane.axis)];
+const used = new Set(data.ranks.flatMap(kindsOf));
 for (const kind of [...Object.keys(data.kinds), ""].filter((key) => used.has(key))) {
   const entry = document.createElement("span"), swatch = document.createElement("i");
   swatch.style.background = shade(kind, 0);

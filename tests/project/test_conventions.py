@@ -255,6 +255,15 @@ def test_nine_functions_in_ten_are_short() -> None:
     assert found <= size.FUNCTION_LINES_P90, "`make size` lists the longest: name their steps"
 
 
+def test_lines_of_the_page_are_no_longer_than_those_of_modules() -> None:
+    """Ruff, which looks at the others, reads neither scripts nor style sheets."""
+    (longest,) = map(int, re.findall(r"^line-length = (\d+)$", (ROOT / ".ruff.toml").read_text(encoding="utf-8"), re.MULTILINE))
+    pages = [file for file in project_files() if file.suffix in (".js", ".css")]
+    assert pages
+    lines = ((file, line) for file in pages for line in enumerate((ROOT / file).read_text(encoding="utf-8").splitlines(), 1))
+    assert not [f"{file.name}:{number}" for file, (number, line) in lines if len(line) > longest]
+
+
 def test_no_file_speaks_of_one_machine() -> None:
     """No absolute path of somebody's machine, and no package registry by name, in any file of the project."""
     path = re.compile(r"(?<![\w.\-~}>])/(?:work|root|home|Users)/")
