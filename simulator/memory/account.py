@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from ..program.layout import NUMBER_OF_KIND, Layout
 from ..program.operations import COPY_OUT, Collective, Purpose
 from ..program.program import Body, Program
 from ..program.slot import FORWARD, KINDS
-from .items import Item, Terms, host_bytes, nccl_items, passing_items, static_items
+from .items import Item, Terms, end_of_step, host_bytes, nccl_items, passing_items, static_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,31 +94,56 @@ class RankMemory:
         return sum(item.size_bytes for item in self.items if item.kind in kinds)
 
 
-def account(
-    program: Program, terms: Terms, bodies: Sequence[Array] | None = None, ranks: Iterable[int] | None = None
-) -> tuple[RankMemory, ...]:
-    """The memory of every pipeline rank, or of some, for its largest role; with `bodies`, for roles that run these bodies, given
-    by their numbers, instead."""
-    number = {name: at for at, name in enumerate(program.bodies)}
-    used, working = ([usage(body, working=also) for body in program.bodies.values()] for also in (False, True))
-    on_host = [usage(_on_host(body)) for body in program.bodies.values()]
-    uses = [np.array(of, dtype=np.int64).reshape(-1, 2) for of in (used, working, on_host)]
-    result, known = [], dict[tuple[str, ...], tuple[Item, ...]]()
-    for rank in range(program.ranks) if ranks is None else ranks:
+class _Held(NamedTuple):
+    """What a rank holds whatever the order in which it runs the bodies of its stages."""
+
+    items: tuple[Item, ...]
+    end_of_step: tuple[int, str]
+    host_bytes: int
+
+
+class Account:
+    """The memory of the ranks of a program, but for the order in which they run its bodies. What is found out is kept."""
+
+    def __init__(self, program: Program, terms: Terms) -> None:
+        self.program, self.terms = program, terms
+        self.number = {name: at for at, name in enumerate(program.bodies)}
+        """The numbers of the bodies."""
+        used, working = ([usage(body, working=also) for body in program.bodies.values()] for also in (False, True))
+        on_host = [usage(_on_host(body)) for body in program.bodies.values()]
+        self.uses = [np.array(of, dtype=np.int64).reshape(-1, 2) for of in (used, working, on_host)]
+        """By body, the most bytes that it adds and those that it leaves: of tensors, with working sets, and on the host."""
+        self.known: dict[tuple[str, ...], _Held] = {}
+        self.nccl: dict[int, tuple[Item, ...]] = {}
+
+    def memory(self, bodies: Sequence[Array] | None = None, ranks: Iterable[int] | None = None) -> tuple[RankMemory, ...]:
+        """The memory of every pipeline rank, or of some, for its largest role; with `bodies`, for roles that run these bodies,
+        given by their numbers, instead."""
+        return tuple(self._of_rank(rank, bodies) for rank in (range(self.program.ranks) if ranks is None else ranks))
+
+    def _of_rank(self, rank: int, bodies: Sequence[Array] | None) -> RankMemory:
+        program, terms = self.program, self.terms
         steps, stages = program.orders_of(rank), tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
-        forward = {step.stage: step.body for step in reversed(steps[0]) if step.phase == FORWARD}
         own = [at for at, role in enumerate(program.roles) if role.pipeline == rank]
-        orders = [np.array([number[s.body] for s in order]) for order in steps] if bodies is None else [bodies[at] for at in own]
-        activations, tensors, copied = (max(_peak_bytes(use[order]) for order in orders) for use in uses)
-        names = tuple(forward[stage] for stage in stages)
-        ops = [op for name in names for op in program.bodies[name].ops]
-        if names not in known:
-            known[names] = tuple(static_items(ops, terms))
-        of_groups = nccl_items(program, rank, terms)
-        found = (*known[names], *of_groups, *passing_items(activations, tensors, ops, terms))
+        called = ([self.number[step.body] for step in order] for order in steps)
+        orders = [np.array(numbers) for numbers in called] if bodies is None else [bodies[at] for at in own]
+        activations, tensors, copied = (max(_peak_bytes(use[order]) for order in orders) for use in self.uses)
+        forward = {step.stage: step.body for step in reversed(steps[0]) if step.phase == FORWARD}
+        held = self._held(tuple(forward[stage] for stage in stages))
+        if rank not in self.nccl:
+            self.nccl[rank] = tuple(nccl_items(program, rank, terms))
+        found = (*held.items, *self.nccl[rank], *passing_items(activations, tensors, held.end_of_step, terms))
         items = tuple(item for item in found if item.size_bytes)
-        result.append(RankMemory(rank, stages, items, activations, host_bytes(ops, terms) + copied))
-    return tuple(result)
+        return RankMemory(rank, stages, items, activations, held.host_bytes + copied)
+
+    def _held(self, names: tuple[str, ...]) -> _Held:
+        """What a rank holds throughout of the stages with these forward bodies."""
+        if names not in self.known:
+            ops = [op for name in names for op in self.program.bodies[name].ops]
+            self.known[names] = _Held(
+                tuple(static_items(ops, self.terms)), end_of_step(ops, self.terms), host_bytes(ops, self.terms)
+            )
+        return self.known[names]
 
 
 def bodies_of(layout: Layout, sample: Program) -> list[Array]:

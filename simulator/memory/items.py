@@ -61,7 +61,7 @@ class Terms:
     shards: Shards
     expert_shards: Shards
     """Those of experts."""
-    degrees: Mapping[str, int]
+    degrees: Mapping[str, int] = field(hash=False)
     """Degree of each axis of the mesh."""
     overhead: MemoryOverhead
     reserved_bytes: float = 0.0
@@ -108,13 +108,13 @@ def _optimizer_items(kernels: Sequence[Compute], terms: Terms) -> Iterator[Item]
         yield _per_parameter(Holding.MOMENTS, what, moments.size_bytes, number, ranks, terms.offload)
 
 
-def passing_items(activations: int, tensors: int, ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
+def passing_items(activations: int, tensors: int, at_end: tuple[int, str], terms: Terms) -> Iterator[Item]:
     """What is in use at the peak beside the bytes of activations, and what the allocator reserves and cannot use.
 
-    `tensors` are the bytes of activations with working sets, at most. The largest tensors of the end of a step come when
-    activations are gone. Of those of whole stages the allocator takes none from the room that activations leave.
+    `tensors` are the bytes of activations with working sets, at most. The largest tensors of the end of a step (`at_end`) come
+    when activations are gone. Of those of whole stages the allocator takes none from the room that activations leave.
     """
-    end, formula = _end_of_step(ops, terms)
+    end, formula = at_end
     yield Item(Holding.WORKSPACE, "kernels at the peak", f"{tensors - activations:,} bytes", tensors - activations)
     yield Item(Holding.WORKSPACE, "gradients at the end of a step", f"{formula} - {tensors:,} bytes", max(0, end - tensors))
     fraction = terms.overhead.fragmentation_fraction
@@ -124,7 +124,7 @@ def passing_items(activations: int, tensors: int, ops: Sequence[AnyOp], terms: T
         yield Item(Holding.FRAGMENTATION, "room of activations", f"{formula}, at most {tensors:,} bytes", min(end, tensors))
 
 
-def _end_of_step(ops: Sequence[AnyOp], terms: Terms) -> tuple[int, str]:
+def end_of_step(ops: Sequence[AnyOp], terms: Terms) -> tuple[int, str]:
     """Bytes that reductions of gradients and the optimizer take at the end of a step, and their formula.
 
     An optimizer with an fp32 master copy reads gradients in fp32: of gradients in 16 bits it makes a copy of its share

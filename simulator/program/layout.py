@@ -89,6 +89,7 @@ class Layout:
         """The index of an instance among the stages of its rank, in forward order."""
         return self.placement[:instance].count(self.placement[instance])
 
+    @cached_property
     def sampled(self) -> Layout:
         """The layout with a single microbatch per direction, which has every slot of any microbatch of the direction."""
         directions, splits = len(self.placements), self.shape.splits

@@ -16,7 +16,7 @@ from ..config.scenario import Scenario
 from ..frozen import replace
 from ..kept import Kept
 from ..lowering.kept_slots import kept_slots
-from ..memory.account import account, bodies_of
+from ..memory.account import Account, bodies_of
 from ..program.layout import Layout, as_taken, placements_of
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, Box, Slot
 from ..simulation.memory_check import terms_of
@@ -44,7 +44,7 @@ def first_slots_bytes(scenario: Scenario, kinds: tuple[str, ...] | None, kept: K
     placed, dp = derived.placed(scenario), derived.replicas(scenario)
     once = _once(begun, kinds)
     program, *_ = kept_slots(scenario.model, placed, scenario.job, once, dp=dp, framework=scenario.framework, kept=kept)
-    (first,) = account(program, terms_of(scenario, begun), bodies_of(begun, program), [0])
+    (first,) = Account(program, terms_of(scenario, begun)).memory(bodies_of(begun, program), [0])
     return first.total_bytes
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from ..errors import Infeasible
 from ..kept import Kept
 from ..lowering.kept_slots import kept_slots
 from ..lowering.lower import lower
-from ..memory.account import RankMemory, account, bodies_of
+from ..memory.account import Account, RankMemory, bodies_of
 from ..memory.items import MASTER_BYTES, Terms
 from ..plan.plan import WITH_MASTER_COPY
 from ..program.layout import Layout
@@ -31,16 +32,16 @@ LEFT_FRACTION = 0.05
 
 
 def memory_of(
-    scenario: Scenario, layout: Layout, slots: Sequence[Program] = (), *, allow_oom: bool = True
+    scenario: Scenario, layout: Layout, slots: Sequence[Program] = (), *, allow_oom: bool = True, kept: Kept | None = None
 ) -> tuple[RankMemory, ...]:
     """The memory that a GPU of every pipeline rank needs to run the slots of a layout, which may be lowered already.
 
+    Accounts may be `kept`: one serves all orders of the same slots, and any number of microbatches.
+
     Raises `Infeasible` if a rank needs more memory than the GPU has, unless `allow_oom`.
     """
-    plan, dp, gpu = derived.placed(scenario), derived.replicas(scenario), scenario.cluster.gpu
-    terms, unblocked = terms_of(scenario, layout), replace(plan, overlap=replace(plan.overlap, pp=True))
-    sample = lower(scenario.model, unblocked, scenario.job, layout.sampled(), dp=dp, framework=scenario.framework, slots=slots)
-    memory = account(sample, terms, bodies_of(layout, sample))
+    gpu, account = scenario.cluster.gpu, _account(scenario, layout, slots, Kept(0) if kept is None else kept)
+    memory = account.memory(bodies_of(layout, account.program))
     most = max(memory, key=attrgetter("total_bytes"))
     over = most.total_bytes - gpu.memory_bytes
     if over > 0 and not allow_oom:
@@ -58,11 +59,21 @@ def memory_of(
     return memory
 
 
+def _account(scenario: Scenario, layout: Layout, slots: Sequence[Program], kept: Kept) -> Account:
+    """The account of a layout with a single microbatch, whose bodies are those of any number."""
+    plan, dp = derived.placed(scenario), derived.replicas(scenario)
+    unblocked, job = replace(plan, overlap=replace(plan.overlap, pp=True)), replace(scenario.job, global_batch=1)
+    terms, of = terms_of(scenario, layout), (scenario.model, unblocked, job, layout.sampled)
+    options: dict[str, Any] = {"dp": dp, "framework": scenario.framework}
+    key = *of, *options.values(), terms
+    return kept.of(key, lambda: Account(lower(*of, **options, slots=slots), terms))
+
+
 def slots_of(scenario: Scenario, layout: Layout, kept: Kept | None = None) -> tuple[Program, ...]:
     """The lowered slots of a single microbatch of a layout, which its memory and its program share."""
     plan, job, dp = derived.placed(scenario), scenario.job, derived.replicas(scenario)
     kept = Kept(0) if kept is None else kept
-    return kept_slots(scenario.model, plan, job, layout.sampled(), dp=dp, framework=scenario.framework, kept=kept)
+    return kept_slots(scenario.model, plan, job, layout.sampled, dp=dp, framework=scenario.framework, kept=kept)
 
 
 def _check_host(scenario: Scenario, needed_bytes: int, *, allow_oom: bool) -> None:

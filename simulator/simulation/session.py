@@ -1,9 +1,9 @@
 """Session: what simulations of many similar scenarios share, such as the plans of a search or the points of a sweep.
 
 A session keeps the times of kernels by GPU, software and format, the choice of algorithms by cluster, the routes of groups by
-cluster and members, the order of slots by schedule and shape, the operations of slots, and the last steps of few microbatches,
-which stand for steps of any number of them. Results are the same with a session and without one. What it keeps is bounded
-(`MOST_...`); what was not used longest is dropped first.
+cluster and members, the order of slots by schedule and shape, the operations of slots and accounts of their memory, and the last
+steps of few microbatches, which stand for steps of any number of them. Results are the same with a session and without one. What
+it keeps is bounded (`MOST_...`); what was not used longest is dropped first.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ MOST_SHORT_RUNS = 4
 """Largest number of steps of few microbatches, which may stand for steps of any number of them; some MB each."""
 MOST_LAYOUTS = 256
 """Largest number of orders of slots."""
+MOST_ACCOUNTS = 16
+"""Largest number of accounts of memory, which keep the operations of their slots."""
 MOST_OPERATIONS = 1 << 16
 """Largest number of operations of all slots that are kept, about 1 kB each."""
 
@@ -40,6 +42,8 @@ class Session:
         self._known: dict[str, list[tuple[Any, int]]] = {}
         self._prices, self._policies, self._routes = (Kept(MOST_SITES) for _ in range(3))
         self._layouts, self._short_runs = Kept(MOST_LAYOUTS), Kept(MOST_SHORT_RUNS)
+        self.accounts = Kept(MOST_ACCOUNTS)
+        """Accounts of memory, of the same slots in any order."""
         self.slots = Kept(MOST_OPERATIONS)
         """The operations of slots."""
 

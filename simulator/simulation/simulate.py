@@ -116,7 +116,7 @@ def simulate_scenario(
     counts = steady_state.to_simulate(scenario, steps)
     limits = estimated_effort.Limits(engine, long, expect)
     slots = slots_of(scenario, layout, session.slots)
-    memory = memory_of(scenario, layout, slots, allow_oom=allow_oom)
+    memory = memory_of(scenario, layout, slots, allow_oom=allow_oom, kept=session.accounts)
 
     def simulated(of: Scenario, layout: Layout, limits: estimated_effort.Limits = limits) -> Simulated:
         return _measured(of, layout, slots, site, limits, counts, folding=folding)

@@ -58,7 +58,7 @@ def check_others(of: Scenario, kept: Kept) -> int:
         dp = of.plan.dp and of.plan.pp * of.plan.dp // pp
         try:
             varied = feasible.check(replace(of, plan=replace(of.plan, **{**other, "pp": pp, "dp": dp})))
-            layout = layout_of(varied).sampled()
+            layout = layout_of(varied).sampled
         except UserError:
             continue
         check(varied, layout, kept)
@@ -107,5 +107,5 @@ def test_a_work_that_is_known_is_not_lowered_again(monkeypatch: pytest.MonkeyPat
     ):  # fmt: skip
         of = scenario(model, cluster, sim.Plan(tp=2, pp=4, schedule=schedule, sharding=sharding), job)
         before = len(lowered)
-        check(of, layout_of(of).sampled(), kept)
+        check(of, layout_of(of).sampled, kept)
         assert len(lowered) - before == fewer, "the first stage, those in the middle, and the last"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.config import feasible
 from simulator.errors import Infeasible, UserError
-from simulator.memory.account import RankMemory, account
+from simulator.memory.account import Account, RankMemory
 from simulator.simulation.memory_check import memory_of, terms_of
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
@@ -236,7 +236,7 @@ def test_memory_is_known_before_lowering(
     except UserError:
         return
     layout = layout_of(of)
-    assert memory_of(of, layout) == account(program_of(of), terms_of(of, layout))
+    assert memory_of(of, layout) == Account(program_of(of), terms_of(of, layout)).memory()
 
 
 def test_t11_4_a_refusal_lowers_one_microbatch_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.config import feasible
 from simulator.errors import UserError
-from simulator.memory.account import account
+from simulator.memory.account import Account
 from simulator.memory.items import Item
 from simulator.memory.peak import Peak, peak_of
 from simulator.program.holdings import Holding
@@ -51,7 +51,7 @@ def test_t11_5_every_byte_belongs_to_an_item_whose_formula_gives_it(plan: dict[s
     except UserError:
         return
     program = program_of(of)
-    for rank in account(program, terms_of(of, layout_of(of))):
+    for rank in Account(program, terms_of(of, layout_of(of))).memory():
         peak = peak_of(program, rank.rank, tokens_of(of))
         assert sum(item.size_bytes for item in peak.items) == rank.activations_bytes
         assert sum(item.size_bytes for item in (*rank.items, *peak.items)) == rank.total_bytes

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.memory.account import RankMemory, account
+from simulator.memory.account import Account, RankMemory
 from simulator.simulation.memory_check import memory_of, terms_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of
@@ -109,4 +109,4 @@ def test_memory_of_sharded_state_is_known_before_lowering(
     )
     of = scenario(small_model(layers=6, tied_embeddings=tied), small_cluster(2), plan, sim.Job(128, 32, 1))
     layout = layout_of(of)
-    assert memory_of(of, layout) == account(program_of(of), terms_of(of, layout))
+    assert memory_of(of, layout) == Account(program_of(of), terms_of(of, layout)).memory()

@@ -68,7 +68,7 @@ def test_instances_of_stages_are_numbered_by_direction_and_chunks_in_forward_ord
 
 @given(shapes)
 def test_a_sample_has_every_kind_of_every_stage_once(shape: Shape) -> None:
-    sample = lay_out(AllForwardFirst(), shape).sampled()
+    sample = lay_out(AllForwardFirst(), shape).sampled
     assert sample.shape.microbatches == 1
     assert sorted(map(str, sum(sample.orders, ()))) == sorted(f"{s}{kind}0" for s in range(shape.stages) for kind in "FB")
 

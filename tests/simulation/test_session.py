@@ -57,6 +57,17 @@ def test_what_differs_is_told_apart_in_a_session() -> None:
         assert simulate_scenario(of, session=session).metrics == simulate_scenario(of).metrics
 
 
+def test_one_account_of_memory_serves_any_number_of_microbatches() -> None:
+    session, base = sim.Session(), scenario(cluster=sim.cluster("dgx-h100", nodes=2), plan=sim.Plan(tp=2, pp=2, sharding="zero1"))
+    offloading = replace(base, plan=sim.Plan(sharding="zero3", offload=sim.Offload(optimizer=True)))
+    reserving = replace(base, cluster=replace(base.cluster, gpu=replace(base.cluster.gpu, reserved_bytes=1e9)))
+    for of, accounts in ((base, 1), (offloading, 3), (reserving, 4)):  # a single pass copies all gradients to the host
+        for batch in (16, 32, 64):
+            more = replace(of, job=replace(of.job, global_batch=batch))
+            assert simulate_scenario(more, session=session).memory == simulate_scenario(more).memory
+        assert len(session.accounts) == accounts
+
+
 def test_kept_values_are_bounded_and_the_oldest_go_first() -> None:
     kept: Kept = Kept(3)
     made: list[int] = []
