@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from ..units import show_bytes, show_s
-from ._show import COLUMNS, print_pairs, print_table
+from ._show import print_pairs, print_table, text_columns
 
 if TYPE_CHECKING:
     from ..advise.remedies import Remedy
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def print_steps(pairs: Iterable[tuple[str, str]]) -> None:
     """Prints labels and sentences, the sentences wrapped; what a step proposes is indented below its sentence."""
     rows = list(pairs)
-    width = COLUMNS - 2 - max(len(name) for name, _ in rows)
+    width = text_columns() - 2 - max(len(name) for name, _ in rows)
     lines: list[tuple[str, str]] = []
     for name, text in rows:
         first, *more = wrap(text, width, initial_indent="" if name else "- ", subsequent_indent="" if name else "  ")

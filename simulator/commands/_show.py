@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,8 +39,8 @@ long_option = click.option(
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4. May be repeated."
 )
-COLUMNS, LEAST_WRAPPED = 120, 20
-"""Width of text that is wrapped, and the least width of a wrapped column of a table."""
+COLUMNS, NARROWEST, LEAST_WRAPPED = 120, 60, 20
+"""Width of text that is wrapped, the narrowest terminal that it is wrapped for, and the least width of a wrapped column."""
 MOST_IN_RANGE = 4096
 """The longest range of ranks that is read; a picture shows fewer."""
 LONGEST = 2**40
@@ -74,7 +75,7 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     rows = [(escape.terminal(name), escape.terminal(value)) for name, value in pairs]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        first, *others = _folded(value, max(LEAST_WRAPPED, COLUMNS - width - 2))
+        first, *others = _folded(value, max(LEAST_WRAPPED, text_columns() - width - 2))
         _echo(f"{click.style(name.ljust(width), bold=True)}  {first}")
         for other in others:
             _echo(f"{'':{width}}  {other}")
@@ -87,6 +88,20 @@ def _folded(text: str, width: int, *, long_words: bool = False, indent: str = ""
     return wrap(text, width, break_on_hyphens=False, break_long_words=long_words, subsequent_indent=indent) or [text]
 
 
+def page_columns() -> int:
+    """Width of a page in characters: that of the terminal that is printed on, or `COLUMNS`."""
+    try:
+        columns = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
+    except OSError:  # a stream without a file behind it
+        columns = 0
+    return max(NARROWEST, columns) if columns else COLUMNS
+
+
+def text_columns() -> int:
+    """Width of wrapped text in characters, which a wide terminal does not make longer to read."""
+    return min(COLUMNS, page_columns())
+
+
 def print_table(
     headers: Sequence[str],
     rows: Iterable[Sequence[str]],
@@ -94,36 +109,51 @@ def print_table(
     right: Sequence[int] = (),
     title: str = "",
 ) -> None:
-    """A table: rich on a terminal, elsewhere aligned plain text, whose widest text gives way to the width of a page."""
-    names, title = [escape.terminal(header) for header in headers], escape.terminal(title)
-    cells = [[escape.terminal(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(title=Text(title) if title else None, title_justify="left")
-        for i, header in enumerate(names):
-            table.add_column(Text(header), justify="right" if i in right else "left")
-        for row in cells:
-            table.add_row(*map(Text, row))
-        Console().print(table)
-        return
+    """A table in aligned plain text. Its widest text gives way to the width of a page, and no character is ever left out: what
+    is still wider than a terminal goes on in a further table of the same rows."""
+    title, columns = escape.terminal(title), page_columns()
+    cells = [[escape.terminal(cell) for cell in row] for row in (headers, *rows)]
     if title:
-        say("\n".join(_folded(title, COLUMNS)))
-    lines = _within(COLUMNS, [names, *cells], right)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        padded = [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))]
-        _echo("  ".join(padded).rstrip())
+        say("\n".join(_folded(title, columns)))
+    blocks = _blocks(columns, cells, right) if sys.stdout.isatty() else [range(len(cells[0]))]
+    for number, block in enumerate(blocks):
+        if number:
+            say()
+        _print_block([[line[at] for at in block] for line in cells], [i for i, at in enumerate(block) if at in right], columns)
 
 
-def _within(columns: int, lines: list[list[str]], right: Sequence[int]) -> list[list[str]]:
-    """The lines of a table that is no wider than `columns`, as far as its text columns have room to give, the widest first."""
+def _print_block(cells: list[list[str]], right: Sequence[int], columns: int) -> None:
+    """Prints the lines of a table, of which the first has the headers."""
+    heads, *rows = _within(columns, cells, right)
+    widths = [max(map(len, column)) for column in zip(*heads, *(line for row in rows for line in row), strict=True)]
+    for number, row in enumerate((heads, *rows)):
+        for line in row:
+            padded = [
+                cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+            ]
+            text = "  ".join(padded).rstrip()
+            _echo(text if number else click.style(text, bold=True))
+
+
+def _blocks(columns: int, cells: list[list[str]], right: Sequence[int]) -> list[Sequence[int]]:
+    """The columns of a table in groups that a page has room for, each behind the first column, which names the rows."""
+    least = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    least = [width if at in right else min(width, LEAST_WRAPPED) for at, width in enumerate(least)]
+    blocks = [[0]]
+    for at, width in enumerate(least[1:], 1):
+        if sum(least[i] + 2 for i in blocks[-1]) + width > columns and len(blocks[-1]) > 1:
+            blocks.append([0])
+        blocks[-1].append(at)
+    return list(blocks)
+
+
+def _within(columns: int, lines: list[list[str]], right: Sequence[int]) -> list[list[list[str]]]:
+    """Each line of a table as the lines of one that is no wider than `columns`, as far as its text columns have room to give, the
+    widest first."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     over = sum(widths) + 2 * (len(widths) - 1) - columns
     if over <= 0:
-        return lines
+        return [[line] for line in lines]
     for at in sorted(set(range(len(widths))) - set(right), key=lambda at: -widths[at]):
         narrower = max(min(LEAST_WRAPPED, widths[at]), widths[at] - max(over, 0))
         over, widths[at] = over - (widths[at] - narrower), narrower
@@ -132,7 +162,7 @@ def _within(columns: int, lines: list[list[str]], right: Sequence[int]) -> list[
         [_folded(cell, width, long_words=True, indent=indent) for cell, width, indent in zip(line, widths, indents, strict=True)]
         for line in lines
     ]
-    return [list(parts) for line in folded for parts in zip_longest(*line, fillvalue="")]
+    return [[list(parts) for parts in zip_longest(*line, fillvalue="")] for line in folded]
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import Infeasible, UserError
-from ._show import COLUMNS, json_option, long_option, picture_path, print_json, print_table, progress, say, trust_option
+from ._show import json_option, long_option, page_columns, picture_path, print_json, print_table, progress, say, trust_option
 
 if TYPE_CHECKING:
     from ..study.compare import Comparison
@@ -90,7 +90,7 @@ def _tables(runs: list[str], differing: Mapping[str, tuple[Any, ...]]) -> Iterat
         columns = [[run, *(_shown(values[number]) for values in differing.values())]]
         if number:
             columns.append(["change", *(_change(values[0], values[number]) for values in differing.values())])
-        if len(table) > 1 and sum(max(map(len, column)) + 2 for column in (*table, *columns)) - 2 > COLUMNS:
+        if len(table) > 1 and sum(max(map(len, column)) + 2 for column in (*table, *columns)) - 2 > page_columns():
             yield table
             table = [names]
         table += columns

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from ._show import (
-    COLUMNS,
     checked_path,
     json_option,
     long_option,
@@ -19,6 +18,7 @@ from ._show import (
     progress,
     say,
     scenario_argument,
+    text_columns,
 )
 from ._what_if import changed_steps, print_what_if, what_if_options
 
@@ -127,4 +127,6 @@ def _print(found: Explanation) -> None:
 def _paragraph(start: str, text: str) -> None:
     """Text wrapped to the width of the page, behind a number."""
     behind = " " * len(start)
-    say(fill(text, COLUMNS, initial_indent=start, subsequent_indent=behind, break_on_hyphens=False, break_long_words=False))
+    say(
+        fill(text, text_columns(), initial_indent=start, subsequent_indent=behind, break_on_hyphens=False, break_long_words=False)
+    )

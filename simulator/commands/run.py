@@ -12,7 +12,6 @@ import click
 from ..errors import UserError
 from ..simulation import ENGINES, MOST_STEPS
 from ._show import (
-    COLUMNS,
     LONGEST,
     Count,
     Numbers,
@@ -28,6 +27,7 @@ from ._show import (
     progress,
     say,
     scenario_argument,
+    text_columns,
 )
 from ._what_if import changed_steps, print_what_if, what_if_options
 
@@ -147,7 +147,7 @@ def _list_costs(run: Run, title: str) -> None:
     if any(map(_beyond, costs)):
         say("* extrapolated: beyond the shapes that were measured")
     for model, i in number.items():
-        say(fill(model, COLUMNS, initial_indent=f"model {i:>2}  ", subsequent_indent=" " * 10, break_on_hyphens=False))
+        say(fill(model, text_columns(), initial_indent=f"model {i:>2}  ", subsequent_indent=" " * 10, break_on_hyphens=False))
 
 
 def _beyond(cost: OpCost) -> bool:
