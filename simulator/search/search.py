@@ -18,6 +18,7 @@ from ..config.named_parts import Trust
 from ..config.scenario import Scenario, from_document
 from ..costs.kernels.power import no_energy
 from ..errors import InvariantBroken, UserError, did_you_mean, must_be, shown
+from ..metrics.idle import OPTIMIZER
 from ..study.grid import Axis, axes_of, said
 from ..study.pool import Workers
 from ..study.shard import WHOLE, Shard
@@ -121,10 +122,10 @@ class Found:
     @staticmethod
     def largest_wait(plan: Looked) -> str | None:
         """What the GPUs of a simulated plan wait for most, as a part of the step."""
-        if not plan.measured or not plan.measured.step_time_s or not plan.measured.losses:
+        if not plan.measured or not plan.measured.step_time_s:
             return None
-        name, lost_s = plan.measured.losses[0]
-        return f"{name} {lost_s / plan.measured.step_time_s:.1%}"
+        waits = (f"{name} {lost_s / plan.measured.step_time_s:.1%}" for name, lost_s in plan.measured.losses if name != OPTIMIZER)
+        return next(waits, None)
 
     def points(self) -> list[tuple[float, float, str]]:
         """Of a front every simulated plan, the quickest first: step time in seconds, what is weighed against it, and its text."""

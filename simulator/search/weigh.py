@@ -25,6 +25,7 @@ from ..costs.kernels.power import no_energy
 from ..errors import Infeasible, UserError
 from ..frozen import replace
 from ..kept import Kept
+from ..metrics.idle import OPTIMIZER
 from ..plan.plan import Sharding
 from ..plan.recomputation import Recompute
 from ..plan.stage_layers import stage_layers
@@ -306,7 +307,7 @@ def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
     except UserError as error:
         reason, example = _fault(error)
         return Examined(INFEASIBLE, reason=reason, example=example)
-    memory = memory_of(scenario, layout, slots)
+    memory = memory_of(scenario, layout, slots, kept=of_this_process().accounts)
     most_bytes = max(memory, key=attrgetter("total_bytes")).total_bytes
     if most_bytes > scenario.cluster.gpu.memory_bytes or host_bytes(scenario, memory) > host_capacity_bytes(scenario):
         return Examined(OUT_OF_MEMORY, most_bytes)
@@ -357,7 +358,7 @@ def measured(base: Base, choice: Choice, engine: str = "auto", long: bool = Fals
     losses = {"bubble": metrics.bubble_fraction * metrics.step_time_s}
     losses |= {f"exposed {axis}": seconds for axis, seconds in metrics.exposed_s.items()}
     losses |= {f"imbalance {axis}": seconds for axis, seconds in metrics.imbalance_s.items()}
-    losses |= {"launches": metrics.launch_s, "optimizer": metrics.optimizer_s}
+    losses |= {"launches": metrics.launch_s, OPTIMIZER: metrics.optimizer_s}
     energy_j = run.energy.joules_per_step if isinstance(run.energy, Energy) else None
     listed = tuple(sorted(losses.items(), key=lambda loss: -loss[1]))
     return Measured(metrics.step_time_s, metrics.mfu, run.peak_memory_bytes, energy_j, listed, metrics.busy_s)

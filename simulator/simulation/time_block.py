@@ -34,7 +34,7 @@ def time_lines(m: Metrics, clocks_s: float | None, boards: int) -> list[tuple[st
     def line(label: str, seconds: float, words: str) -> None:
         lines.append((label, f"{_share(seconds, m.step_time_s):>6}  {_in_seconds(seconds, m.step_time_s)}  {words}"))
 
-    line("compute", m.busy_s, "of the step, mean over ranks: kernels run")
+    line("compute", m.busy_s, "of the step, mean over ranks: kernels of the model run")
     if m.slowed_s:
         line("- slow-down", m.slowed_s, "of it: kernels are slowed by communication beside them")
     if clocks_s is not None:
@@ -43,6 +43,8 @@ def time_lines(m: Metrics, clocks_s: float | None, boards: int) -> list[tuple[st
     waits = _waits(m)
     for label, (seconds, words) in waits.items():
         line(label, seconds, words)
+    if m.optimizer_s:
+        line("optimizer", m.optimizer_s, "parameters are updated")
     if waits:
         seconds, words = max(waits.values())
         share = _share(seconds, m.step_time_s)
@@ -51,14 +53,13 @@ def time_lines(m: Metrics, clocks_s: float | None, boards: int) -> list[tuple[st
 
 
 def _waits(m: Metrics) -> dict[str, tuple[float, str]]:
-    """Seconds without a kernel of the model, and what they go to, by label."""
+    """Seconds in which nothing runs, and what ranks wait for, by label."""
     waits = {"pipeline bubble": (m.bubble_fraction * m.step_time_s, "ranks wait for other stages")}
     for axis, seconds in m.exposed_s.items():
         waits[f"exposed {axis}"] = seconds, f"compute waits for {OF_AXES.get(axis, f'communication of {axis}')}"
     for axis, seconds in m.imbalance_s.items():
         waits[f"imbalance {axis}"] = seconds, f"ranks wait for slower members of their {axis} group"
     waits["launch overhead"] = m.launch_s, "GPUs wait for the host to launch kernels"
-    waits["optimizer"] = m.optimizer_s, "parameters are updated"
     return {label: (seconds, words) for label, (seconds, words) in waits.items() if seconds}
 
 

@@ -2,8 +2,8 @@
 
 Causes are removed one after another, in the order of `Counterfactual.causes`; each bar is the difference of two simulated steps.
 Then all ranks compute for equally long and wait for nothing but other stages: what the step takes beyond its kernels is the
-bubble of the pipeline. So the bars and the time of the model's flop at peak add up to the step. A single removal says what the
-step would lose if this cause alone were gone; such values overlap and need not add up to anything.
+bubble of the pipeline at the peak of the GPUs. So the bars and the time of the model's flop at peak add up to the step. A single
+removal says what the step would lose if this cause alone were gone; such values overlap and need not add up to anything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .without import Cause, Counterfactual
 
 TOLERANCE = 1e-9
 """The part of a step below which durations that were rounded to whole nanoseconds count as equal."""
-BUBBLE, OTHER_FLOP, PEAK = "bubble", "flop beside the model's", "model flop at peak"
+BUBBLE, OTHER_FLOP, PEAK = "bubble at peak", "flop that is not the model's", "model flop at peak"
 """What remains: waiting for other stages; flop of kernels that are not in the count of the model (or less); and that count."""
 
 

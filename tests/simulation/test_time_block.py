@@ -24,3 +24,11 @@ def test_the_parts_are_the_step_and_the_largest_wait_is_named(plan: sim.Plan, wa
     assert said.startswith(wait)
     assert len({text.index(" s  ") for _, text in parts}) == 1  # one column of one unit
     assert all(len(text) <= 120 for _, text in run.summary)
+
+
+def test_nobody_waits_for_the_optimizer() -> None:
+    """A single GPU waits for nothing: its optimizer is listed, and is no wait."""
+    one = sim.cluster("dgx-h100", nodes=1, gpus_per_node=1)
+    run = sim.simulate(sim.model("llama3.2-1b"), one, sim.Plan(), sim.Job(2048, 1), allow_oom=True)
+    lines = dict(time_lines(run.metrics, None, 1))
+    assert list(lines) == ["compute", "optimizer"]
