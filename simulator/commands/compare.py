@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import Infeasible, UserError
+from ..units import GIB, counted, show_bytes, show_digits, show_rate, show_s
 from ._show import json_option, long_option, page_columns, picture_path, print_json, print_table, progress, say, trust_option
 
 if TYPE_CHECKING:
@@ -20,6 +22,17 @@ LEAST_SPREAD = 0.0005
 """Smallest spread of a result over the runs, as a fraction of its largest magnitude, that is listed."""
 WIDEST = 40
 """Characters of a value, and of the name of a run, that a table shows."""
+UNITS: Mapping[str, Callable[[float], str]] = {
+    "bytes_per_s": show_rate,
+    "per_s": show_digits,
+    "per_gpu": show_digits,
+    "s": show_s,
+    "bytes": show_bytes,
+    "gib": lambda value: show_bytes(value * GIB),
+    "w": "{:g} W".format,
+    **dict.fromkeys(("mfu", "hfu", "fraction"), "{:.2%}".format),
+}
+"""Text formats of quantities, by the unit that a name ends in, the longest first."""
 
 
 @click.command("compare", short_help="Show what differs between scenarios and their steps.")
@@ -33,7 +46,7 @@ def command(scenarios: tuple[str, ...], allow_oom: bool, gantt: str | None, trus
     """Simulate two or more SCENARIOS and show the fields that differ, and the results that differ.
 
     Results are the metrics, the time of every stage, and the time of every operator and axis of communication on a mean rank.
-    What is equal in all is left out.
+    What is equal in all is left out; in a table of three or more, `=` marks what is equal in a run and the first one.
     """
     from ..simulation.runnable import load_one
     from ..study.compare import compare
@@ -71,37 +84,61 @@ def _print(found: Comparison) -> None:
     shown = [name for name in found.result if name not in operators] + largest
     listed = {name: found.result[name] for name in shown if _spread(found.result[name]) >= LEAST_SPREAD}
     runs = [_cut(name) for name in found.runs]
-    for what, differing in (("Scenarios differ in", found.scenario), ("Results differ in", listed)):
+    for what, differing in (("Scenarios differ in", _by_perturbation(found.scenario)), ("Results differ in", listed)):
         for columns in _tables(runs, differing):
             headers, *rows = zip(*columns, strict=True)
             print_table(headers, rows, right=range(1, len(columns)), title=f"{what} (changes are from {runs[0]})")
             say()
-    if less := len(found.result) - len(listed):
-        say(f"{less} more results differ, by less than {LEAST_SPREAD:.2%}, or are operators that differ less; --json has them.")
+    alike, fewer = len(shown) - len(listed), len(operators) - len(largest)
+    left_out = [f"{counted(alike, 'result')} that differ by less than {LEAST_SPREAD:.2%}"] if alike else []
+    left_out += [f"{counted(fewer, 'operator')} that differ by fewer seconds than the {MOST_OPERATORS} above"] if fewer else []
+    if left_out:
+        say(f"Not listed: {', and '.join(left_out)}; --json has them.")
+
+
+def _by_perturbation(differing: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """The differing fields, with a row of words for each perturbation in place of the list."""
+    from ..config.scenario import Perturb
+
+    found = dict(differing)
+    lists = zip_longest(*(run or () for run in found.pop("perturb", ())))
+    rows = {f"perturb.{i}": tuple(None if one is None else Perturb(**one).text for one in ones) for i, ones in enumerate(lists)}
+    return {**found, **rows}
 
 
 def _tables(runs: list[str], differing: Mapping[str, tuple[Any, ...]]) -> Iterator[list[list[str]]]:
     """Columns of tables that fit on a page: names, then the values of runs, each behind the first with its changes."""
     if not differing:
         return
-    names = ["", *differing]
-    table = [names]
-    for number, run in enumerate(runs):
-        columns = [[run, *(_shown(values[number]) for values in differing.values())]]
-        if number:
-            columns.append(["change", *(_change(values[0], values[number]) for values in differing.values())])
-        if len(table) > 1 and sum(max(map(len, column)) + 2 for column in (*table, *columns)) - 2 > page_columns():
+    first, *others = ([run, *(_shown(name, values[i]) for name, values in differing.items())] for i, run in enumerate(runs))
+    reference = [["", *differing], first]
+    table = reference
+    for number, values in enumerate(others, 1):
+        columns = [values, ["change", *(_change(of[0], of[number]) for of in differing.values())]]
+        too_wide = sum(max(map(len, column)) + 2 for column in (*table, *columns)) - 2 > page_columns()
+        if too_wide and len(table) > len(reference):
             yield table
-            table = [names]
-        table += columns
+            table = reference
+        table = [*table, *columns]
     yield table
 
 
-def _shown(value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
+    """A value in words, a number in the unit that its name ends in."""
+    if value is None:
+        return "-"
+    if _is_number(value) and (show := _unit(name)):
+        return show(value)
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = "-" if value is None else ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
+    text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return text if len(text) <= WIDEST or name.startswith("perturb.") else f"{text[: WIDEST - 3]}..."
+
+
+def _unit(name: str) -> Callable[[float], str] | None:
+    """The text format of the quantity of a dotted name: of its last part that ends in a unit."""
+    endings = (show for part in reversed(name.split(".")) for unit, show in UNITS.items() if f"_{part}".endswith(f"_{unit}"))
+    return next(endings, None)
 
 
 def _cut(name: str) -> str:
@@ -123,7 +160,9 @@ def _spread(values: tuple[Any, ...]) -> float:
 
 
 def _change(first: Any, other: Any) -> str:
-    """By how much a value differs from that of the first run, where both are numbers."""
+    """By how much a value differs from that of the first run, where both are numbers; `=` where the two are equal."""
+    if first == other:
+        return "="
     return f"{other / first - 1:+.1%}" if _is_number(first) and _is_number(other) and first else ""
 
 

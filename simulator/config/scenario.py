@@ -69,6 +69,14 @@ class Perturb(Declared):
         if self.capacity and self.capacity < LEAST_FACTOR:
             yield "capacity", f": {self.capacity} is too small", f"at least {LEAST_FACTOR}, or 0 with an until"
 
+    @property
+    def text(self) -> str:
+        """The change in words: `rank 13 at 0.6 of its speed, from 1 s until 3 s`."""
+        what = f"{self.link} at {self.capacity:g} of its capacity" if self.rank is None else ""
+        what = what or f"rank {self.rank:,} at {self.speed:g} of its speed"
+        begins = f", from {show_s(self.from_s)}" if self.from_s else ""
+        return what + begins + ("" if self.until_s is None else f"{' ' if begins else ', '}until {show_s(self.until_s)}")
+
 
 @dataclass(frozen=True)
 class Scenario:

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 5_000_000
 """Largest number of timeline rows in one pandas frame."""
+MOST_PERTURBED = 4
+"""Most perturbations that the summary names."""
 SHOWN: Mapping[str, Callable[[float], str]] = {"time": show_s, "fraction": "{:.1%}".format, "rate": "{:,.1f}".format}
 """Text format of a metric, by its `SCALES`: how the metric changes when all times grow."""
 
@@ -282,7 +284,15 @@ def _scenario_lines(run: Run) -> list[tuple[str, str]]:
         ("plan", ways + chunks + splits + shared + sharding + recomputed),
         *([] if plan.layout == EVEN and plan.vocabulary == "baseline" else [("layers", _layers(run))]),
         *software,
+        *([("perturbed", _perturbed(s))] if s.perturb else []),
     ]
+
+
+def _perturbed(scenario: Scenario) -> str:
+    """The changes of speed and capacity that are simulated, in words; of many the first."""
+    texts = [one.text for one in scenario.perturb]
+    more = len(texts) - MOST_PERTURBED
+    return "; ".join([*texts[:MOST_PERTURBED], *([f"and {more:,} more"] if more > 0 else [])])
 
 
 def _learning(job: Job) -> str:

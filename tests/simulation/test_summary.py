@@ -1,4 +1,4 @@
-"""What the summary of a run says of its software: which communication may run beside compute, of all that the plan has."""
+"""What the summary of a run says of its software, such as which communication may run beside compute, and of perturbations."""
 
 from __future__ import annotations
 
@@ -28,3 +28,18 @@ def test_the_line_of_no_framework_names_what_may_overlap(plan: dict[str, Any], o
     model = small_model(experts=4, experts_per_token=2, expert_ffn_hidden=256) if "ep" in plan else small_model()
     run = scenario(model, small_cluster(2), sim.Plan(**plan, overlap=sim.Overlap(**overlap))).simulate()
     assert dict(run.summary)["framework"].endswith(said)
+
+
+def test_the_summary_says_what_is_perturbed() -> None:
+    slow, late = sim.Perturb(rank=3, speed=0.6), sim.Perturb(rank=1, speed=0.5, until_s=3.0)
+    assert "perturbed" not in dict(scenario().simulate().summary)
+    assert dict(scenario(perturb=(slow,)).simulate().summary)["perturbed"] == "rank 3 at 0.6 of its speed"
+    both = dict(scenario(perturb=(slow, late)).simulate().summary)["perturbed"]
+    assert both == "rank 3 at 0.6 of its speed; rank 1 at 0.5 of its speed, until 3.000 s"
+    many = tuple(sim.Perturb(rank=rank, speed=0.6) for rank in range(6))
+    assert dict(scenario(perturb=many).simulate().summary)["perturbed"].endswith("; and 2 more")
+
+
+def test_a_perturbed_link_is_named_with_its_capacity() -> None:
+    weak = sim.Perturb(link="node0/nic3>leaf3", capacity=0.25, from_s=1.0, until_s=2.0)
+    assert weak.text == "node0/nic3>leaf3 at 0.25 of its capacity, from 1.000 s until 2.000 s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 import simulator as sim
+from simulator.units import show_s
 
 from ..commandline import SMALL, trainsim
 from ..small_scenarios import scenario
@@ -78,7 +80,7 @@ def test_three_scenarios_show_what_differs_between_any_two(tmp_path: Path, monke
     lines = trainsim("compare", *files).out.splitlines()
     first, other, last = (trainsim("run", file, "--json").record["step_time_s"] for file in files)
     cells = [line.split()[1:] for line in lines if line.startswith("step_time_s")]
-    assert cells == [[f"{first:.6g}", f"{other:.6g}", f"{other / first - 1:+.1%}", f"{last:.6g}", "+0.0%"]]
+    assert cells == [[*show_s(first).split(), *show_s(other).split(), f"{other / first - 1:+.1%}", *show_s(last).split(), "="]]
     assert {"mfu", "peak_memory_gib"} <= {line.split()[0] for line in lines if line}
 
 
@@ -91,4 +93,31 @@ def test_tables_of_many_scenarios_are_no_wider_than_a_page(tmp_path: Path) -> No
     lines = trainsim("compare", *files, *files).out.splitlines()
     assert max(map(len, lines)) <= 120
     assert all(any(f"/{file.name}" in line for line in lines) for file in files)
-    assert sum(line.startswith("step_time_s") for line in lines) > 1
+    times = [line.split() for line in lines if line.startswith("step_time_s")]
+    assert len(times) > 1
+    assert len({(value, unit) for _, value, unit, *_ in times}) == 1, "the first run, which changes are from, is in every table"
+
+
+def test_values_have_units_and_perturbations_are_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes = "perturb: [{rank: 3, speed: 0.6}, {rank: 1, speed: 0.5, from: 1 s, until: 3 s}]\n"
+    slow_links = SMALL.replace("nodes: 2", "nodes: 2, inter_node: 8x100 Gbit/s")
+    for name, text in (("a", SMALL), ("b", slow_links + changes)):
+        Path(f"{name}.yaml").write_text(text)
+    out = trainsim("compare", "a.yaml", "b.yaml").out
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line}
+    assert " ".join(rows["perturb.0"]) == "- rank 3 at 0.6 of its speed"
+    assert " ".join(rows["perturb.1"]) == "- rank 1 at 0.5 of its speed, from 1.000 s until 3.000 s"
+    assert rows["cluster.nic.bytes_per_s"][:4] == ["50", "GB/s", "12.5", "GB/s"]
+    assert rows["step_time_s"][1] in ("s", "ms")
+    assert rows["mfu"][0].endswith("%")
+
+
+def test_what_is_not_listed_is_counted(tmp_path: Path) -> None:
+    for name, text in (("a", SMALL), ("b", SMALL.replace("global_batch: 32", "global_batch: 64"))):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    files = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    said, record = trainsim("compare", *files).out, trainsim("compare", *files, "--json").record
+    listed = [line for line in said.partition("Results differ")[2].splitlines()[2:] if line and not line.startswith("Not listed")]
+    left_out = sum(int(number) for number in re.findall(r"(\d+) (?:result|operator)s?", said.partition("Not listed: ")[2]))
+    assert left_out == len(record["result"]) - len(listed) > 0
