@@ -21,7 +21,7 @@ from ..hardware.cluster import Cluster
 from ..kernels import NARROW_BYTES
 from ..study import legal_values
 from ..study.legal_values import MOST_SIZE, count
-from ..units import GIB, show_bytes, show_rate
+from ..units import GIB, counted, show_bytes, show_rate
 from ..workload.job import ELEMENT_BYTES
 from ..workload.model import Model
 from .serving import USABLE_FRACTION, Load, Placement, usable_bytes
@@ -75,7 +75,7 @@ class ServingAdvice(Summarised):
             lines.append((step.name, step.text))
             lines += [("", one.text(self.cluster.gpus)) for one in step.placements]
         idle = self.cluster.gpus % self.best.gpus
-        spare = f", {idle} GPUs are left over" if idle else ""
+        spare = f", {counted(idle, 'GPU')} {'is' if idle == 1 else 'are'} left over" if idle else ""
         count = f"{self.replicas:,} replica{'s' * (self.replicas > 1)} of {self.best.words}"
         return [*lines, ("recommended", f"{count}{spare}"), *self.flags.items()]
 
@@ -205,7 +205,7 @@ def _nothing_fits(load: Load, cluster: Cluster) -> Infeasible:
     least = Placement(load, cluster, tp, max(1, min(cluster.gpus // tp, load.model.layers)))
     over = least.bytes_per_gpu - usable_bytes(cluster)
     message = (
-        f"{load.model.name} with {load.batch:,} x {load.context:,} tokens does not fit on {cluster.gpus:,} GPUs: "
+        f"{load.model.name} with {load.batch:,} x {load.context:,} tokens does not fit on {counted(cluster.gpus, 'GPU')}: "
         f"{least.words} needs {show_bytes(least.bytes_per_gpu)} per GPU, {over / GIB:.1f} GiB too much"
     )
     return Infeasible(message, hint="more GPUs, a smaller --batch or --context, or --dtype fp8", over_bytes=over)

@@ -14,7 +14,7 @@ from ..errors import Infeasible, OutsideDomain, must_be
 from ..escape import Summarised
 from ..plan.plan import Plan
 from ..simulation.runnable import load_one
-from ..units import GIB, KIB, MIB, show_bytes
+from ..units import GIB, KIB, MIB, counted, show_bytes
 from ..workload.framework import Framework
 from .candidates import Proposal, candidate, fastest, proposal, with_any_batch, with_plan
 from .training_steps import STEPS, Thought, as_planned, degrees, tensor_degrees
@@ -125,10 +125,10 @@ def _nothing_fits(base: Scenario) -> Infeasible:
     name, gpus = base.model.name, base.cluster.gpus
     if least is None:
         feasible.check(with_any_batch(with_plan(base)))  # where model, cluster and job do not go together
-        message = f"no plan of {name} on {gpus:,} GPUs is legal with a global batch of {base.job.global_batch}"
+        message = f"no plan of {name} on {counted(gpus, 'GPU')} is legal with a global batch of {base.job.global_batch}"
         return Infeasible(message, hint="another --global-batch, or another number of GPUs")
     message = (
-        f"no plan of {name} fits on {gpus:,} GPUs: {least.words} needs the least, "
+        f"no plan of {name} fits on {counted(gpus, 'GPU')}: {least.words} needs the least, "
         f"{show_bytes(least.memory.total_bytes)} per GPU, {least.over_bytes / GIB:.1f} GiB too much"
     )
     shorter = ", or shorter sequences" if least.memory.activations_bytes >= least.over_bytes else ""

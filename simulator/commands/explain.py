@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 MOST_IDLE = 8
 """Most causes of idle time that are listed."""
-MOST_STAGES = 5
-"""Most stages of the path that are listed."""
+MOST_LISTED = 5
+"""Most stages, and most links, of the path that are listed."""
 
 
 @click.command("explain", short_help="Say why a step is slow, and what to change.")
@@ -103,11 +104,9 @@ def _print(found: Explanation) -> None:
     _paragraph("", f"Critical path, {len(path.segments):,} operations: {parts}.")
     stages = {stage: took for stage, took in path.by(lambda segment: segment.stage).items() if stage >= 0}
     if len(stages) > 1:
-        named = ", ".join(f"{stage} {show_s(took)}" for stage, took in list(stages.items())[:MOST_STAGES])
-        _paragraph("", f"By stage: {named}{', ...' if len(stages) > MOST_STAGES else ''}.")
+        _paragraph("", f"By stage: {_listed([(f'stage {stage}', took) for stage, took in stages.items()])}.")
     if path.by_link:
-        named = ", ".join(f"{link} {show_s(took)}" for link, took in list(path.by_link.items())[:MOST_STAGES])
-        _paragraph("", f"Full links on the path: {named}{', ...' if len(path.by_link) > MOST_STAGES else ''}.")
+        _paragraph("", f"Full links on the path: {_listed(list(path.by_link.items()))}.")
     say()
     rows = [
         [cause.text, f"{seconds / metrics.step_time_s:.2%}", show_s(seconds)] for cause, seconds in found.idle.largest.items()
@@ -122,6 +121,14 @@ def _print(found: Explanation) -> None:
         say("No change that was tried makes the step shorter.")
     for number, change in enumerate(found.best, 1):
         _paragraph(f"change {number}  ", change.text)
+
+
+def _listed(taken_s: Sequence[tuple[str, float]]) -> str:
+    """Names with seconds, and how many more there are than are listed."""
+    from ..units import show_s
+
+    more = [f"and {len(taken_s) - MOST_LISTED:,} more"] if len(taken_s) > MOST_LISTED else []
+    return ", ".join([*(f"{name}: {show_s(took)}" for name, took in taken_s[:MOST_LISTED]), *more])
 
 
 def _paragraph(start: str, text: str) -> None:

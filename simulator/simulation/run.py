@@ -269,7 +269,8 @@ def _scenario_lines(run: Run) -> list[tuple[str, str]]:
     sharding = "" if kind == "none" else f", {kind}" + (f" in groups of {group}" if group else "")
     recomputed = ", recompute " * bool(plan.recomputation.words) + ", ".join(plan.recomputation.words)
     recomputed += ", offload " * bool(plan.offloading.words) + ", ".join(plan.offloading.words)
-    batch = f"{s.job.global_batch} sequences of {s.job.sequence_length}, {s.job.microbatch_size} at a time, {s.job.dtype}"
+    sequences = f"{s.job.global_batch} sequence{'s' * (s.job.global_batch > 1)} of {s.job.sequence_length}"
+    batch = f"{sequences}, {s.job.microbatch_size} at a time, {s.job.dtype}"
     active = f", {show_count(s.model.active_parameters)} of them active" if s.model.experts else ""
     gpu = s.cluster.gpu
     other_gpu = "" if gpu.name in s.cluster.name.split("-") else f" of {gpu.name}"
@@ -368,4 +369,4 @@ def _memory(run: Run) -> list[tuple[str, str]]:
 def _engine(run: Run) -> str:
     timeline = run.engine_timeline
     tasks, all_tasks = timeline.tasks, timeline.tasks_unfolded
-    return f"{timeline.skeleton.ranks} of {run.gpus:,} ranks, {tasks:,} of {all_tasks:,} tasks, by {run.engine}"
+    return f"{timeline.skeleton.ranks} of {counted(run.gpus, 'rank')}, {tasks:,} of {counted(all_tasks, 'task')}, by {run.engine}"
