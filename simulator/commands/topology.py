@@ -24,7 +24,8 @@ def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long
     """Show the vertices, links and rates of CLUSTER, a YAML file or a name that `trainsim catalog clusters` lists.
 
     The bisection bandwidth is the largest rate at which one half of the nodes can send to the other half. The diameter is the
-    number of links on the longest of all shortest routes between two GPUs.
+    number of links on the longest of all shortest paths between two GPUs; the routes that traffic takes, which the first table
+    lists from gpu0, may have more. Classes of links are also told by what they join, as `trainsim network` calls them.
     """
     from ..config.load import cluster as find
     from ..study.cluster_facts import topology
@@ -49,6 +50,9 @@ def _print_tables(shown: Topology, plot: str | None) -> None:
             [span(str, w.hops), f"{w.gpus:,}", span(show_rate, w.bytes_per_s), span(show_s, w.latency_s), ", ".join(w.classes)]
             for w in found
         ]
-        print_table(["links from gpu0", "to GPUs", "uncontended", "latency", "by way of"], rows, right=(0, 1, 2, 3))
-    rows = [[c.name, f"{c.count:,}", show_rate(c.bytes_per_s), show_s(c.latency_s)] for c in link_classes(shown.cluster.wiring)]
-    print_table(["class of links", "links", "capacity", "latency"], rows, right=(1, 2, 3))
+        print_table(["hops from gpu0", "GPUs reached", "slowest link", "latency", "by way of"], rows, right=(0, 1, 2, 3))
+    rows = [
+        [c.name, ", ".join(c.ends), f"{c.count:,}", show_rate(c.bytes_per_s), show_s(c.latency_s)]
+        for c in link_classes(shown.cluster.wiring)
+    ]
+    print_table(["class of links", "from > to", "links", "capacity", "latency"], rows, right=(2, 3, 4))

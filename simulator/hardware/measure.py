@@ -36,6 +36,8 @@ class LinkClass:
     count: int
     bytes_per_s: float
     latency_s: float
+    ends: tuple[str, ...]
+    """The kinds of vertices that the links join, such as `gpu > nvswitch`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,16 @@ class Diameter:
 
 
 def link_classes(wiring: Wiring) -> list[LinkClass]:
-    """Number of links by class, rate and latency, in the order of the wiring."""
+    """Number of links by class, rate and latency, with the kinds of vertices that they join, in the order of the wiring."""
     columns = np.stack([wiring.link_class, wiring.capacity_bytes_per_s, wiring.latency_s], axis=1)
-    found, first, counts = np.unique(columns, axis=0, return_index=True, return_counts=True)
-    rows = [(found[i], int(counts[i])) for i in np.argsort(first)]
-    return [LinkClass(wiring.link_classes[int(c)], n, float(rate), float(latency)) for (c, rate, latency), n in rows]
+    found, first, which, counts = np.unique(columns, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    begins = np.array([run.first for run in wiring.vertices])
+    source, target = (np.searchsorted(begins, ends, side="right") - 1 for ends in (wiring.source, wiring.target))
+    ends_of: dict[int, list[str]] = {}
+    for row, a, b in np.unique(np.stack([which.ravel(), source, target], axis=1), axis=0).tolist():
+        ends_of.setdefault(row, []).append(f"{wiring.vertices[a].kind} > {wiring.vertices[b].kind}")
+    rows = [(found[i], int(counts[i]), tuple(dict.fromkeys(ends_of[i]))) for i in np.argsort(first).tolist()]
+    return [LinkClass(wiring.link_classes[int(c)], n, float(rate), float(delay_s), ends) for (c, rate, delay_s), n, ends in rows]
 
 
 def switches(cluster: Cluster) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UserError, must_be
 from ..escape import Summarised
 from ..hardware.cluster import Cluster
-from ..hardware.measure import RouteClass, bisection, diameter, link_classes, route_classes, switches
+from ..hardware.measure import Diameter, RouteClass, bisection, diameter, link_classes, route_classes, switches
 from ..simulation import estimated_effort
 from ..units import counted, show_bytes, show_rate, show_s
 
@@ -44,7 +44,7 @@ class Topology(Summarised):
             *([("switches", _counted(bought))] if bought else []),
             ("vertices", _counted(vertices) + pooled),
             ("bisection", cut.method if cut.bytes_per_s is None else f"{show_rate(cut.bytes_per_s)} each way ({cut.method})"),
-            ("diameter", f"{across.hops} links" + ("" if across.exact else f" (from {across.sources} GPUs)")),
+            ("diameter", _diameter(cluster, across, found)),
             ("in a node", _reach([route_class for route_class in found if route_class.inside])),
             ("across", _reach([route_class for route_class in found if not route_class.inside])),
         ]
@@ -107,6 +107,14 @@ def topology(cluster: Cluster, *, listed: bool = True, long: bool = False) -> To
     takes = cluster.gpus * (estimated_effort.LISTED_GPU if listed else estimated_effort.WIRED_GPU)
     estimated_effort.Limits(long=long).check(takes, f"a cluster of {cluster.gpus:,} GPUs", "show fewer nodes: --nodes 64")
     return Topology(cluster)
+
+
+def _diameter(cluster: Cluster, across: Diameter, routes: Sequence[RouteClass]) -> str:
+    """The links on the longest of all shortest paths, how it was searched for, and how many links the routes of traffic take."""
+    sampled = "" if across.exact else f", sampled from {across.sources} of {counted(cluster.gpus, 'GPU')}"
+    longest = max((route.hops[1] for route in routes), default=0)
+    taken = f"; the routes of traffic have up to {longest}" if longest > across.hops else ""
+    return f"{counted(across.hops, 'link')} on the shortest path{sampled}{taken}"
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -15,9 +15,11 @@ from simulator.config import catalog
 from simulator.figures.topology_plot import draw
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.measure import bisection, diameter, link_classes, route_classes, switches
+from simulator.study.cluster_facts import topology
 from simulator.units import GB
 from tests.commandline import trainsim
 from tests.hardware.shapes import INSIDES, PROPORTIONS, SHAPES, SMALL_ROUTERS, build, nodes_of
+from tests.small_scenarios import scenario, small_cluster
 
 
 def test_ways_of_a_dgx() -> None:
@@ -55,6 +57,23 @@ def test_ways_reach_every_gpu_and_the_diameter_is_the_longest_shortest_way(shape
     shortest = dict(nx.all_pairs_shortest_path_length(cluster.graph))
     longest = max(shortest[name(a)][name(b)] for a in range(cluster.gpus) for b in range(cluster.gpus))
     assert diameter(cluster).hops == longest
+
+
+def test_the_diameter_is_told_with_the_length_of_routes_and_the_sample() -> None:
+    """GPUs reach the NICs of their nodes over NVLink, so that routes are longer than the shortest path."""
+    shown = dict(topology(sim.cluster("dgx-h100", nodes=4, nodes_per_pod=2), listed=False).summary)
+    said = "6 links on the shortest path, sampled from 16 of 32 GPUs; the routes of traffic have up to 8"
+    assert shown["diameter"] == said
+    one = dict(topology(sim.cluster("dgx-h100", nodes=1), listed=False).summary)
+    assert one["diameter"] == "2 links on the shortest path"
+
+
+def test_classes_of_links_say_what_they_join_in_the_words_of_the_network() -> None:
+    run = scenario(cluster=small_cluster(2)).simulate()
+    joined = [end for one in link_classes(run.scenario.cluster.wiring) for end in one.ends]
+    assert sorted(joined) == sorted(row["kind"] for row in run.network.classes)
+    lines = trainsim("topology", "dgx-h100", "--nodes", 2).out.splitlines()
+    assert any(line.startswith("nvlink up") and "gpu > nvswitch" in line for line in lines)
 
 
 def test_a_single_gpu_has_no_bisection() -> None:
