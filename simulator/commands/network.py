@@ -63,7 +63,8 @@ def command(
     step, with any perturbation taken into account.
 
     The third table lists single limiting links, and the fourth the links with the highest utilisation. Links that carry the
-    same traffic at the same times are listed once, with their number; the wait is for any of them.
+    same traffic at the same times are listed once, with their number; the wait is for any of them. Its mean is over all ranks of
+    the run, as in the other tables; "longest wait" is that of the one rank that waits longest for these links.
 
     For several jobs on one cluster, show the links that more than one job uses, and the traffic of each job.
     """
@@ -142,9 +143,11 @@ def _print_tables(
     print_table(headers, rows, right=range(1, 7))
     if waited:
         rows = [
-            [w.name, f"{w.alike:,}", show_rate(w.capacity_bytes_per_s), _or_none(w.waited_s), _or_none(w.full_s)] for w in waited
+            [w.name, f"{w.alike:,}", show_rate(w.capacity_bytes_per_s), *map(_or_none, (w.waited_s, w.full_s, w.longest_s))]
+            for w in waited
         ]
-        print_table(["limiting link", "links alike", "capacity", "mean wait", "at full links"], rows, right=range(1, 5))
+        headers = ["limiting link", "links alike", "capacity", "mean wait", "at full links", "longest wait"]
+        print_table(headers, rows, right=range(1, 6))
     rows = [[u.name, show_bytes(u.bytes), f"{u.utilisation:.2%}", show_s(u.busy_s)] for u in busiest]
     print_table(["busiest link", "traffic", "utilisation", "busy"], rows, right=range(1, 4))
     if series:

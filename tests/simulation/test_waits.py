@@ -192,6 +192,17 @@ def test_a_slow_link_is_waited_for_by_name(link: str, from_s: float, fabric: str
     assert undisturbed.waited_links()[0].alike > 1
 
 
+def test_the_wait_for_a_single_link_is_also_that_of_the_rank_that_waits_longest() -> None:
+    """The slow link is on the way between two stages of one of four replicas: the mean says little of the rank behind it."""
+    slow = sim.Perturb(link="node1/nic2>leaf2", capacity=0.02)
+    run = scenario(plan=sim.Plan(pp=4, dp=4), cluster=small_cluster(4, fabric="ideal"), perturb=(slow,)).simulate()
+    first = next(one for one in run.network.waited_links() if one.name == "node1/nic2>leaf2")
+    assert 2 * first.waited_s < first.longest_s < run.metrics.step_time_s
+    waiting = run.network.waiting
+    limits = [i for i, links in enumerate(waiting.limits) if run.scenario.cluster.link_named(first.name) in links]
+    assert first.longest_s == pytest.approx(max(waiting.ns_of(np.isin(waiting.limit, limits))) / 1e9, rel=1e-12)
+
+
 def test_a_link_that_recovers_is_waited_for_until_then() -> None:
     """Then it limits its ring no more than the other links do. After the rings there is only the optimizer."""
     plan = sim.Plan(tp=4, dp=4, overlap=sim.Overlap(dp=False))

@@ -127,11 +127,12 @@ class Network(Traffic):
         longest = sorted(
             (-waiting.mean_s(limits_of[which]), link, alike, which) for which, link, alike in rows if which in limits_of
         )
-        name = self.cluster.wiring.link_name
-        return [
-            WaitedLink(name(i), names[kind[i]], n, float(rate[i]), -negated_s, waiting.full_s(limits_of[which]))
-            for negated_s, i, n, which in longest[:count]
-        ]
+        name, found = self.cluster.wiring.link_name, []
+        for negated_s, i, alike, which in longest[:count]:
+            limits = limits_of[which]
+            of_ranks_s = -negated_s, waiting.full_s(limits), waiting.longest_s(limits)
+            found.append(WaitedLink(name(i), names[kind[i]], alike, float(rate[i]), *of_ranks_s))
+        return found
 
     @property
     def _alike(self) -> Array:

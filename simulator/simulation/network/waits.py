@@ -19,6 +19,7 @@ from ...engine.task import Array, distinct, offsets
 from ...metrics import Observation
 from ...metrics.idle import exposed
 from ...program.operations import HOST
+from ...units import seconds
 from ..result import Result
 from .limiting_links import Limit, limits_of_flows
 
@@ -51,6 +52,8 @@ class WaitedLink:
     """Mean over ranks of the time waited for collectives and transfers that one of these links limits."""
     full_s: float
     """The part of `waited_s` in which that link is full."""
+    longest_s: float
+    """As `waited_s`, of the rank that waits longest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +91,11 @@ class Waiting:
         if axis is not None:
             entries &= self.axis == self.observed.axes.index(axis)
         return self.observed.mean_s(self.ns_of(entries))
+
+    def longest_s(self, limits: Sequence[int]) -> float:
+        """The time waited while one of the given limits applies: seconds per step, of the rank that waits longest."""
+        ns = self.ns_of(np.isin(self.limit, limits))
+        return seconds(int(ns.max(initial=0))) / self.observed.window.steps
 
     def full_s(self, limits: Sequence[int]) -> float:
         """The time waited while one of the given limits applies and is full: seconds, mean over ranks."""
