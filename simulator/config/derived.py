@@ -9,7 +9,7 @@ import numpy as np
 from ..engine.task import Array
 from ..hardware.cluster import Cluster
 from ..plan.mesh import REPLICAS, Mesh
-from ..plan.plan import Plan
+from ..plan.plan import Kind, Plan
 from ..plan.recomputation import Recompute
 from ..program.layout import as_taken
 from ..program.slot import Shape
@@ -34,6 +34,13 @@ def alone(scenario: Scenario) -> tuple[bool, bool]:
     """Whether one rank alone holds its parameters outside of experts, and whether one rank alone holds its experts."""
     several = replicas(scenario)
     return several == 1, (scenario.plan.copies_of_experts(several) if scenario.model.experts else several) == 1
+
+
+def divisible_state(scenario: Scenario) -> bool:
+    """Whether several ranks hold the same parameters, and so can divide their state: as replicas, or because both directions of a
+    schedule have a copy of every stage.
+    """
+    return not all(alone(scenario)) or hasattr(scenario.schedule, "placements")
 
 
 def microbatches(scenario: Scenario) -> int:
@@ -65,7 +72,7 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
     plan, framework = scenario.plan, scenario.framework
     usual, gradients = framework.plan, framework.gradients_of(scenario.job)
     if plan.sharding is None:
-        plan = replace(plan, sharding="none" if all(alone(scenario)) else usual.sharding)
+        plan = replace(plan, sharding=_usual_sharding(scenario))
     if plan.full_sharding.gathers and framework.gathered_gradients:
         gradients = framework.gathered_gradients
     if plan.recompute is None:
@@ -84,6 +91,14 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
         fidelity = replace(fidelity, overlap="free" if fidelity.collectives == "stepwise" or own_rows else "slowed")
     same = plan is scenario.plan and fidelity is scenario.fidelity
     return scenario if same else replace(scenario, plan=plan, fidelity=fidelity)
+
+
+def _usual_sharding(scenario: Scenario) -> Kind:
+    """The sharding of the framework, where there is something to divide. Only zero1 divides state among the two copies of a stage
+    that both directions of a schedule have."""
+    usual = scenario.framework.plan.sharding
+    divides = divisible_state(scenario) if usual == "zero1" else not all(alone(scenario))
+    return usual if divides else "none"
 
 
 def _listed(scenario: Scenario, names: tuple[str, ...]) -> tuple[str, ...]:

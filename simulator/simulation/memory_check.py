@@ -175,7 +175,7 @@ def host_summary(scenario: Scenario, memory: Sequence[RankMemory]) -> str:
 def remedies(scenario: Scenario) -> str:
     """Changes that would reduce the memory of a scenario and that its plan does not make yet, as text."""
     plan, ways = scenario.plan, ["more tp, cp or pp"]
-    kind, replicated = plan.full_sharding.kind, not all(derived.alone(scenario))
+    kind, replicated = plan.full_sharding.kind, derived.divisible_state(scenario)
     if kind == "none" and replicated:
         ways.append("sharding: zero1")
     if not plan.full_sharding.gathers and replicated and plan.pp == 1:

@@ -316,6 +316,22 @@ def test_t9_8_sharding_and_recomputation_are_the_plans_and_else_the_frameworks()
     assert scenario().simulate().scenario.plan.full_sharding.kind == "none"
 
 
+def test_t9_8_both_directions_of_a_schedule_divide_the_optimizer_of_the_stages_that_each_has_a_copy_of() -> None:
+    """A single replica, in which two pipeline ranks hold every stage. No schedule of two directions gathers parameters."""
+
+    def run(framework: str, schedule: str, **plan: Any) -> Any:
+        chosen = scenario(plan=sim.Plan(tp=2, pp=4, schedule=schedule, **plan))
+        return replace(chosen, framework=sim.framework(framework)).simulate()
+
+    for schedule in ("dualpipe", "chimera"):
+        usual, divided = run("nemo-2025", schedule), run("nemo-2025", schedule, sharding="zero1")
+        assert usual.scenario.plan.full_sharding.kind == "zero1"
+        assert usual.memory == divided.memory
+        assert usual.metrics == divided.metrics
+        assert run("torchtitan-2025", schedule, recompute="none").scenario.plan.full_sharding.kind == "none"
+    assert run("nemo-2025", "1f1b").scenario.plan.full_sharding.kind == "none"
+
+
 def test_a_scenario_names_a_framework_and_changes_its_fields(tmp_path: Path) -> None:
     file = tmp_path / "scenario.yaml"
     file.write_text(SMALL + "framework: {name: torchtitan-2024, host: {kernel: 7 us}}\n")

@@ -450,3 +450,9 @@ def test_selective_stands_for_the_operators_that_a_framework_lists() -> None:
         )
         assert found.plan.recomputation == same
         assert plain.plan.recomputation == sim.Recompute("full")
+
+
+def test_an_out_of_memory_suggests_to_divide_the_optimizer_where_several_ranks_hold_it() -> None:
+    """Of a single replica, both directions of a schedule do."""
+    assert "sharding: zero1" not in remedies(of("none", tp=2, pp=4))
+    assert "sharding: zero1" in remedies(of("none", tp=2, pp=4, schedule="chimera"))
