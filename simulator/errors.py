@@ -72,11 +72,15 @@ class UserError(SimulatorError):
 class OutsideDomain(UserError):
     """A legal request in itself, but not one that this schedule (or shape, or algorithm) can serve."""
 
-    def __init__(self, message: str, *, nearest: Mapping[str, int] | None = None, hint: str = "") -> None:
+    def __init__(
+        self, message: str, *, nearest: Mapping[str, int] | None = None, other: Mapping[str, int] | None = None, hint: str = ""
+    ) -> None:
         self.reason = message
-        self.nearest = dict(nearest or {})
+        self.nearest, self.other = dict(nearest or {}), dict(other or {})
+        """The nearest legal values, and those of another field that are legal with everything else as asked."""
         if not hint and self.nearest:
-            hint = "nearest legal: " + ", ".join(f"{name} {value}" for name, value in self.nearest.items())
+            ways = (", ".join(f"{name} {value}" for name, value in of.items()) for of in (self.nearest, self.other) if of)
+            hint = f"nearest legal: {', or '.join(ways)}"
         super().__init__(message, hint=hint)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from ..config import catalog, derived, feasible
 from ..config.leftovers import changed, leftovers
 from ..config.scenario import Scenario
-from ..errors import UserError
+from ..errors import OutsideDomain, UserError
 from ..memory.account import RankMemory
 from ..plan.plan import Plan
 from ..simulation.memory_check import least_state_bytes, memory_of
@@ -55,6 +55,7 @@ class Candidate:
     def words(self) -> str:
         """The plan in a few words, such as `tp 8 x pp 16 x dp 8, zero1, recompute full`."""
         plan, chunks = self.plan, f" x {self.plan.chunks} chunks" * (self.plan.chunks > 1)
+        chunks += f" in groups of {plan.group}" if plan.group else ""
         named = (("tp", plan.tp), ("cp", plan.cp), ("pp", plan.pp))
         degrees = [f"{axis} {degree}" for axis, degree in named if degree > 1]
         dp, kind = derived.data_parallel_degree(self.scenario), plan.full_sharding.kind
@@ -107,6 +108,16 @@ def legal(scenario: Scenario) -> bool:
     except UserError:
         return False
     return True
+
+
+def group_needed(scenario: Scenario) -> int | None:
+    """The group of microbatches in which the schedule of a scenario takes them, where it does not take them without."""
+    refuse = getattr(scenario.schedule, "refuse", lambda shape: None)  # other schedules take every shape
+    try:
+        refuse(derived.schedule_shape(scenario))
+    except OutsideDomain as refused:
+        return refused.other.get("group")
+    return None
 
 
 def candidate(scenario: Scenario) -> Candidate | None:

@@ -20,7 +20,7 @@ from ..simulation.run import Run
 from ..study.waterfall import BUBBLE
 from ..study.without import BELOW_PEAK, IMBALANCE, OPTIMIZER, RECOMPUTATION, Cause
 from ..units import show_bytes, show_s
-from .candidates import Proposal, candidate_that_fits, legal, proposal
+from .candidates import Proposal, candidate_that_fits, group_needed, legal, proposal
 from .remedies import Change
 from .splits import Split, Splits, splits
 
@@ -127,6 +127,13 @@ def _made(run: Run, cause: Cause, change: Change, *, long: bool) -> Neighbour | 
     return None
 
 
+def _with_group(scenario: Scenario, schedule: Change) -> Change:
+    """The change to a schedule, with the group that it needs for these microbatches, if it needs one."""
+    plan = replace(scenario.plan, schedule=schedule["plan.schedule"], chunks=schedule["plan.chunks"])
+    group = None if plan.group else group_needed(replace(scenario, plan=plan))
+    return {**schedule, "plan.group": group} if group else schedule
+
+
 def _changes(scenario: Scenario) -> Iterator[tuple[Cause, Change]]:
     """The changes that are tried, but for splits of the layers, each with the cause that it addresses."""
     plan, job = scenario.plan, scenario.job
@@ -142,7 +149,7 @@ def _changes(scenario: Scenario) -> Iterator[tuple[Cause, Change]]:
     if plan.pp > 1 and plan.layout == "even" and not plan.shares_vocabulary:
         for schedule in SCHEDULES:
             if (plan.schedule, plan.chunks) != tuple(schedule.values()):
-                yield BUBBLE, schedule
+                yield BUBBLE, _with_group(scenario, schedule)
     open_dp = {"plan.dp": None} if plan.dp else {}
     for axis, cause in (("tp", "tp"), ("pp", BUBBLE), ("cp", "cp")):
         degree = getattr(plan, axis)

@@ -14,7 +14,7 @@ from ..program.labels import plain_name
 from ..program.operations import Collective
 from ..simulation.run import Run
 from ..simulation.time_block import OF_AXES
-from ..study.waterfall import BUBBLE, OTHER_FLOP
+from ..study.waterfall import BUBBLE, LEFT, OTHER_FLOP
 from ..study.without import BELOW_PEAK, IMBALANCE, LAUNCHES, OPTIMIZER, RECOMPUTATION, SLOWER_CLOCKS, Cause
 from ..units import NS_PER_S, counted, seconds, show_s
 
@@ -28,6 +28,7 @@ WORDS = {
     LAUNCHES: "GPUs wait for the host to launch kernels",
     OPTIMIZER: "the optimizer updates the parameters",
     OTHER_FLOP: "kernels do flop that the count of the model leaves out",
+    LEFT: "ranks have nothing left to do",
 }
 """What a cause is, where it has no particular place."""
 
@@ -122,8 +123,11 @@ def _reasons(run: Run, axis: str) -> Iterable[str]:
     beside = getattr(plan.overlap.over(run.scenario.framework.overlap), axis, True)
     if not beside:
         yield "; nothing computes beside it"
-    for one in run.scenario.perturb:
-        if one.link is not None and one.capacity is not None and one.capacity < 1:
+    limits = {kind for wait in run.network.waits if wait.waited_by_axis_s.get(axis) for kind in wait.links}
+    kind_of, kinds = run.network.kinds
+    slower = [one for one in run.scenario.perturb if one.link is not None and one.capacity is not None and one.capacity < 1]
+    for one in slower:
+        if kinds[kind_of[run.network.cluster.link_named(str(one.link))]] in limits:
             yield f"; {one.link} has {one.capacity:g} of its bandwidth"
     if axis == "tp" and (nodes := _nodes_of_group(run)) > 1:
         yield f"; a tensor-parallel group spans {nodes} nodes with rank order {plan.rank_order}"
@@ -195,7 +199,5 @@ def _bubble(run: Run) -> str:
     """What leaves ranks without work."""
     plan = run.scenario.plan
     microbatches = derived.microbatches(run.scenario)
-    if plan.pp == 1:
-        return "ranks have nothing left to do"
     fills = f"a pipeline of {plan.pp} ranks fills and drains around {counted(microbatches, 'microbatch')}"
     return f"what is left with equal stages at the peak of the GPUs: {fills}"

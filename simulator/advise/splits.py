@@ -39,12 +39,14 @@ class Splits:
     def text(self, step_s: float) -> str:
         """What the best neighbouring split gains or costs against a step of so many seconds, however little."""
         change = self.step_time_s / step_s - 1
-        verdict = (
-            "the step is as long" if change == 0 else f"the step is {abs(change):.2%} {'shorter' if change < 0 else 'longer'}"
-        )
         layout = ",".join(map(str, self.counts))
         beside = f" ({self.too_large} more do not fit)" if self.too_large else ""
-        text = f"of {self.neighbouring} splits in which one layer moves{beside}, [{layout}] is the best: {verdict}"
+        tried = f"of {self.neighbouring} splits in which one layer moves{beside},"
+        if change < 0:
+            text = f"{tried} [{layout}] is the best: the step is {-change:.2%} shorter"
+        else:
+            longer = f"{change:.2%} longer" if change else "as long"
+            text = f"{tried} none makes the step shorter; with [{layout}] it is {longer}"
         if self.further:
             text += (
                 f"; with more moves, [{','.join(map(str, self.further[0]))}] makes it {1 - self.further[1] / step_s:.2%} shorter"

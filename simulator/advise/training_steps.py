@@ -20,7 +20,7 @@ from ..config import derived
 from ..config.scenario import Scenario
 from ..errors import either
 from ..units import show_bytes
-from .candidates import Candidate, Proposal, candidate, fastest, fitting, legal, with_any_batch, with_plan
+from .candidates import Candidate, Proposal, candidate, fastest, fitting, group_needed, legal, with_any_batch, with_plan
 
 LONG_TOKENS = 8192
 """Tokens of a sequence above which context parallelism is considered."""
@@ -211,14 +211,18 @@ def bubble(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
         return None
     plan, count = best.plan, derived.microbatches(best.scenario)
     text = f"1F1B waits for (pp - 1) / microbatches = {plan.pp - 1}/{count} = {(plan.pp - 1) / count:.0%} of its work"
-    with_chunks = (
-        candidate(replace(best.scenario, plan=replace(plan, schedule="interleaved", chunks=v))) for v in _powers(MOST_CHUNKS)
-    )
-    candidates = tuple(one for one in with_chunks if one and one.fits)
+    runnable = [one for chunks in _powers(MOST_CHUNKS) if (one := _interleaved(best.scenario, chunks))]
+    candidates = tuple(one for one in runnable if one.fits)
     if not candidates:
-        return Thought("bubble", f"{text}; several stages per GPU are not legal or do not fit")
+        return Thought("bubble", f"{text}; several stages per GPU {'do not fit' if runnable else 'are not legal'}")
     chunks = either(one.plan.chunks for one in candidates)
     return Thought("bubble", f"{text}; with {chunks} stages per GPU it is divided by that", candidates)
+
+
+def _interleaved(scenario: Scenario, chunks: int) -> Candidate | None:
+    """The scenario with several stages per GPU: in equal rounds, or else in the smallest group that is legal."""
+    plan = replace(scenario.plan, schedule="interleaved", chunks=chunks)
+    return candidate(replace(scenario, plan=replace(plan, group=group_needed(replace(scenario, plan=plan)))))
 
 
 STEPS: tuple[Think, ...] = (one_gpu, tensor, pipeline, sharding, experts, long_inputs, bubble)

@@ -336,6 +336,7 @@ def _in_fields(scenario: Scenario, refused: OutsideDomain) -> str:
         count = refused.nearest["microbatches"]
         legal["microbatches"] = f"{count * unit // scenario.plan.splits}, which is {count} microbatches of each replica"
     words = "; ".join(f"{fields.get(name, name)}: {value}" for name, value in legal.items())
+    words += "".join(f"; or {fields.get(name, name)}: {value}" for name, value in refused.other.items())
     return f"nearest legal: {words}" if words else refused.hint
 
 

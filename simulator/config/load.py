@@ -37,6 +37,9 @@ def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False)
 def document_of(path: str | Path, settings: Iterable[str] = ()) -> Document:
     """The document of a scenario in a file (or of a name in the catalog) with its settings, before its names are resolved."""
     if not isinstance(path, (str, Path)) or not path:
+        if isinstance(path, (Scenario, Tenancy)):
+            hint = 'give its file, its name or its mapping itself, such as search("scenario.yaml")'
+            raise UserError("the fields of a scenario that is loaded are no longer as they were written, to be varied", hint=hint)
         hint = "a YAML file, or a name of `trainsim catalog scenarios`" if path == "" else 'load("scenario.yaml")'
         raise UserError(f"{shown(path)} is no file and no name", hint=hint)
     name = str(path)

@@ -137,6 +137,12 @@ class _Reader:
 
     quantity = staticmethod(parse)
     """The function that reads a number with a unit."""
+
+    def choice(self, field: Form, data: Any) -> str | None:
+        """The choice that a word means, which takes dashes or underscores, in any case."""
+        meant = [known for known in field.choices if isinstance(data, str) and plain(known) == plain(data) != ""]
+        return meant[0] if len(meant) == 1 else None
+
     lists: Any = list
     """The type, or types, accepted as a list."""
 
@@ -145,7 +151,8 @@ class _Reader:
         if field.record and field.record is field.kind:
             return self.record(field.kind, data, place, field)
         if field.choices:
-            return data if isinstance(data, str) and data in field.choices else self._no_choice(field, data, place)
+            word = data if isinstance(data, str) and data in field.choices else self.choice(field, data)
+            return self._no_choice(field, data, place) if word is None else word
         if field.origin in CONTAINERS:
             return self._container(field, data, place)
         if field.members:
@@ -232,6 +239,11 @@ class _Checker(_Reader):
     """Checks a dataclass that was made in Python."""
 
     quantity = staticmethod(checked)
+
+    def choice(self, field: Form, data: Any) -> str | None:
+        """None: what was made in Python is calculated with as it stands."""
+        return None
+
     lists = (list, tuple)
 
     def record(self, schema: type[Declared], data: Any, place: Place, field: Form | None = None) -> Any:

@@ -98,8 +98,9 @@ def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trus
         if isinstance(entry, Mapping):
             unknown, missing = sorted(map(str, set(entry) - set(KEYS))), [key for key in ("model", "gpus") if key not in entry]
             faults = [f"unknown key {shown(key)}" for key in unknown] + [f"{key} is missing" for key in missing]
-            message, hint = ", ".join(faults), f"a job is like {hint}"
-        raise UserError(f"jobs: {message}", where=document.where(place), hint=hint)
+            nearest = [did_you_mean(key, KEYS) for key in unknown]
+            message, hint = ", ".join(faults), "; ".join(dict.fromkeys([*nearest, f"a job is like {hint}"]))
+        raise UserError(f"jobs.{place[1]}: {message}", where=document.where(place), hint=hint)
     gpus, at = entry["gpus"], document.where((*place, "gpus"))
     if type(gpus) is int and gpus > MOST_GPUS:
         raise UserError(f"jobs: {shown(gpus)} GPUs are more than one simulation takes", where=at, hint=f"at most {MOST_GPUS}")

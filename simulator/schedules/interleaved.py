@@ -27,7 +27,8 @@ def refuse(shape: Shape) -> None:
         if microbatches % rounds:
             nearest = _nearest(microbatches, (m for m in range(1, microbatches + ranks + 1) if m % max(1, m // ranks) == 0))
             reason = f"interleaved takes equal rounds of about {ranks} microbatches: {microbatches} do not divide into {rounds}"
-            raise OutsideDomain(reason, nearest={"microbatches": nearest})
+            group = smallest_group(shape)
+            raise OutsideDomain(reason, nearest={"microbatches": nearest}, other={"group": group} if group else None)
         return
     if ranks > microbatches:
         reason = f"interleaved in groups needs at least as many microbatches as ranks: {microbatches} < {ranks}"
@@ -36,6 +37,11 @@ def refuse(shape: Shape) -> None:
         nearest = _nearest(group, (g for g in range(ranks, microbatches + 1) if _legal(g, shape)))
         reason = f"a group must be {ranks} to {microbatches}, and leave over none or at least {ranks} microbatches: not {group}"
         raise OutsideDomain(reason, nearest={"group": nearest})
+
+
+def smallest_group(shape: Shape) -> int | None:
+    """The smallest group of Megatron's domain, which keeps the fewest activations; None for fewer microbatches than ranks."""
+    return next((group for group in range(shape.ranks, shape.microbatches + 1) if _legal(group, shape)), None)
 
 
 def _legal(group: int, shape: Shape) -> bool:

@@ -193,6 +193,6 @@ class Limits:
     def check(self, takes: Effort, what: str, hint: str) -> None:
         """Reports the estimated effort; raises `TooLong` for an effort above the limits, unless `long` allows a long run."""
         if not self.long and not self.holds(takes):
-            most = f"{MOST_S} s and {show_bytes(MOST_BYTES)}"
+            most = f"{MOST_S} s or {show_bytes(MOST_BYTES)}"
             raise TooLong(f"{what} would take {takes}; more than {most} is done only when asked for", hint=f"{hint}; {FLAG}")
         self.expect(takes)

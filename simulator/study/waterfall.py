@@ -18,6 +18,8 @@ TOLERANCE = 1e-9
 """The part of a step below which durations that were rounded to whole nanoseconds count as equal."""
 BUBBLE, OTHER_FLOP, PEAK = "bubble at peak", "flop that is not the model's", "model flop at peak"
 """What remains: waiting for other stages; flop of kernels that are not in the count of the model (or less); and that count."""
+LEFT = "what is left"
+"""What remains without a pipeline, in place of a bubble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,5 +68,6 @@ def waterfall(result: Result) -> Waterfall:
     observed, kernels_s = result.observation, without.kernels_s(gone)
     peak_s = observed.model_flop / observed.peak_flop_per_s / result.gpus
     other_s = kernels_s - peak_s if abs(kernels_s - peak_s) > TOLERANCE * step_s else 0.0
-    rest = [Bar(BUBBLE, left_s - other_s - peak_s, None), Bar(OTHER_FLOP, other_s, None), Bar(PEAK, peak_s, None)]
+    waiting = BUBBLE if result.scenario.plan.pp > 1 else LEFT
+    rest = [Bar(waiting, left_s - other_s - peak_s, None), Bar(OTHER_FLOP, other_s, None), Bar(PEAK, peak_s, None)]
     return Waterfall(step_s, (*bars, *rest))

@@ -166,6 +166,25 @@ def test_the_bubble_is_that_of_the_fastest_pipeline() -> None:
     assert f"1/{count} = {1 / count:.0%}" in said(bubble, base, slow, piped)
 
 
+def test_microbatches_that_make_no_equal_rounds_are_taken_in_groups() -> None:
+    """14 microbatches on 4 ranks: torch's interleaved schedule refuses them, and Megatron's takes groups of 5."""
+    base = base_of({**SHALLOW, "layers": 8}, 8, global_batch=14)
+    piped = proposed(with_plan(base, tp=2, pp=4))
+    assert {(plan.schedule, plan.group) for plan in plans(bubble, base, piped)} == {("interleaved", 5)}
+    assert "in groups of 5" in bubble(base, [piped]).candidates[0].words  # type: ignore[union-attr]
+    with pytest.raises(OutsideDomain, match="14 do not divide into 3") as refused:
+        sim.schedule("interleaved", ranks=4, chunks=2, microbatches=14)
+    assert refused.value.hint == "nearest legal: microbatches 15, or group 5"
+
+
+def test_several_stages_that_are_legal_but_do_not_fit_are_said_to() -> None:
+    base = base_of(ACROSS_NODES, 8)
+    piped = proposed(with_plan(base, tp=4, pp=2))
+    assert said(bubble, base, piped).endswith("several stages per GPU do not fit")
+    odd = base_of({**SHALLOW, "layers": 3}, 2)
+    assert said(bubble, odd, proposed(with_plan(odd, pp=2))).endswith("several stages per GPU are not legal")
+
+
 def test_the_fastest_has_a_step_time() -> None:
     base = base_of("llama3.2-1b", 8)
     untimed = replace(proposed(base, None), reason="it would take long")

@@ -134,7 +134,7 @@ BAD: dict[str, Bad] = {
     "a sum in a norm in pieces": added("framework: {fusion: {norm: false, residual_norm: true}}",
         "4:13: framework.fusion.residual_norm: a norm of", "norm: true"),
     "a job of too many": added("jobs: [{model: llama3-8b, gpus: 1048577}]", "1048577 GPUs are more than one", "at most 1048576"),
-    "a job of nothing": added("jobs: [{name: a}]", "jobs: model is missing, gpus is missing", "{name: a, model: .., plan"),
+    "a job of nothing": added("jobs: [{name: a}]", "jobs.0: model is missing, gpus is missing", "{name: a, model: .., plan"),
     "a degree of sequence parallelism": Bad("tp: 2", "sp: 2", ("3:8: plan.sp: sequence parallelism has no", "cp for long")),
     "the name of another program": Bad("tp: 2", "cp_comm_type: p2p", ("3:8: plan.cp_comm_type", "did you mean 'cp_kind'?")),
     "chunks that do not divide": Bad("pp: 2}\njob: {sequence_length: 1024", "cp: 8}\njob: {sequence_length: 1000",

@@ -246,6 +246,15 @@ def test_a_line_more_is_a_key_more_in_files() -> None:
     assert [fault.message for fault in refused.value.faults] == [f"{key}: unknown key" for key in ("window", "pause", "order")]
 
 
+@pytest.mark.parametrize("word", ["down", "Down", "DOWN", "-down", "d_own"])
+def test_choices_take_dashes_or_underscores_in_any_case(word: str) -> None:
+    assert validated(Larger, parse(f"order: {word}", "mine.yaml")).order == "down"
+    (fault,) = faults_in(Larger(order="Down"), Document({}), (), NO_GRAMMARS)  # type: ignore[arg-type]
+    assert fault.message == "order: 'Down' is none of the choices"
+    with pytest.raises(UserError, match="'-' is none of the choices"):
+        validated(Larger, parse("order: '-'", "mine.yaml"))
+
+
 def test_it_is_refused_with_its_place_and_what_to_write() -> None:
     with pytest.raises(UserError) as refused:
         validated(Larger, parse("window: 65\npause: 5\norder: both\ntp: two\nwindw: 1\n", "mine.yaml"))

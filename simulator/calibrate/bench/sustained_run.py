@@ -88,7 +88,7 @@ HEADER = ("load", "of", "busy", "burst us", "sustained us", "longer", "TFLOP/s",
 
 
 def run(watch: Any, monitor: SmiMonitor, load: Load, seconds: float, memory: Callable[[], int] = lambda: 0) -> Sustained:
-    """Runs a load for some seconds. `memory` gives the most bytes that were held since the last load."""
+    """Runs a load for some seconds, for a window at least. `memory` gives the most bytes that were held since the last load."""
     job = load.build()
     if job is None:
         return Sustained(load, tuple(_idle(monitor, seconds)), 0)
@@ -97,7 +97,7 @@ def run(watch: Any, monitor: SmiMonitor, load: Load, seconds: float, memory: Cal
     later = max(1, round(WINDOW_S / (once_s + rest_s)))
     sleep(REST_S)
     began, base, windows = perf_counter(), watch.mark(), list[Marks]()
-    while perf_counter() - began < seconds:
+    while not windows or perf_counter() - began < seconds:
         windows.append([_run(watch, job, rest_s) for _ in range(later if windows else min(later, BURST_RUNS))])
         if len(windows) > AHEAD:
             watch.wait_for(windows[-1 - AHEAD][-1][1])
@@ -135,9 +135,10 @@ def _read(watch: Any, monitor: SmiMonitor, marks: Marks, base: Any, began_s: flo
 
 
 def _idle(monitor: SmiMonitor, seconds: float) -> Iterator[Window]:
-    """Windows of a GPU that has nothing to do."""
-    began_s = perf_counter()
-    while (at_s := perf_counter() - began_s) < seconds:
+    """Windows of a GPU that has nothing to do: one at least."""
+    began_s, at_s = perf_counter(), 0.0
+    while at_s < seconds or not at_s:
         sleep(WINDOW_S)
         seen = monitor.during(began_s + at_s, perf_counter())
         yield Window(at_s, 0, 0.0, 0.0, seen.clock_mhz, seen.power_w, seen.throttle)
+        at_s = perf_counter() - began_s
