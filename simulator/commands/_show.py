@@ -295,4 +295,6 @@ def checked_path(suffixes: tuple[str, ...]) -> Callable[[click.Context, click.Pa
     return check
 
 
-picture_path = checked_path((".png", ".svg", ".pdf"))
+def picture_option(*names: str, help: str) -> Callable[..., Any]:
+    """The option that names the file of a picture."""
+    return click.option(*names, metavar="FILE.png|svg|pdf", callback=checked_path((".png", ".svg", ".pdf")), help=help)

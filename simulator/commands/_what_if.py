@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ._show import picture_path, print_table, progress, say
+from ._show import picture_option, print_table, progress, say
 
 if TYPE_CHECKING:
     from ..simulation.run import Run
@@ -22,9 +22,7 @@ WHAT_IF_HELP = (
 
 def what_if_options(command: Command) -> Command:
     """The options --what-if and --tornado."""
-    command = click.option("--tornado", metavar="FILE", callback=picture_path, help="Draw what each --what-if adds or saves.")(
-        command
-    )
+    command = picture_option("--tornado", help="Draw what each --what-if adds or saves.")(command)
     return click.option("--what-if", "what_ifs", metavar="CHANGE", multiple=True, help=WHAT_IF_HELP)(command)
 
 

@@ -35,7 +35,7 @@ OF_INFERENCE = ("batch", "context")
 @click.option("--batch", type=Count(1, MOST_SEQUENCES), help="Inference: sequences that a replica decodes.  [default: 16]")
 @click.option("--context", type=Count(1, MOST_TOKENS), help="Inference: tokens of a sequence.  [default: 8192]")
 @click.option("--dtype", help="Number format: of training, or of the weights for inference.  [default: bf16]")
-@click.option("--out", metavar="FILE", callback=checked_path((".yaml", ".yml")), help="Write the scenario to a YAML file.")
+@click.option("--out", metavar="FILE.yaml", callback=checked_path((".yaml", ".yml")), help="Write the scenario to this file.")
 @set_option
 @trust_option
 @long_option

@@ -10,7 +10,7 @@ import click
 
 from ..errors import Infeasible, UserError
 from ..units import GIB, counted, show_bytes, show_digits, show_rate, show_s
-from ._show import json_option, long_option, page_columns, picture_path, print_json, print_table, progress, say, trust_option
+from ._show import json_option, long_option, page_columns, picture_option, print_json, print_table, progress, say, trust_option
 
 if TYPE_CHECKING:
     from ..study.compare import Comparison
@@ -38,7 +38,7 @@ UNITS: Mapping[str, Callable[[float], str]] = {
 @click.command("compare", short_help="Show what differs between scenarios and their steps.")
 @click.argument("scenarios", nargs=-1, required=True)
 @click.option("--allow-oom", is_flag=True, help="Simulate plans that do not fit in memory.")
-@click.option("--gantt", metavar="FILE", callback=picture_path, help="Draw the timelines, one below another on one time axis.")
+@picture_option("--gantt", help="Draw the timelines, one below another on one time axis.")
 @trust_option
 @long_option
 @json_option

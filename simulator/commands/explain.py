@@ -12,7 +12,7 @@ from ._show import (
     checked_path,
     json_option,
     long_option,
-    picture_path,
+    picture_option,
     print_json,
     print_notes,
     print_table,
@@ -35,10 +35,10 @@ MOST_LISTED = 5
 @click.command("explain", short_help="Say why a step is slow, and what to change.")
 @scenario_argument
 @click.option("--allow-oom", is_flag=True, help="Explain a plan that does not fit in memory.")
-@click.option("--waterfall", metavar="FILE", callback=picture_path, help="Draw the waterfall.")
+@picture_option("--waterfall", help="Draw the waterfall.")
 @click.option(
     "--report",
-    metavar="FILE",
+    metavar="FILE.html",
     callback=checked_path((".html",)),
     help="Write an HTML report as `run` does, with this explanation.",
 )

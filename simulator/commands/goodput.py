@@ -53,10 +53,11 @@ def command(
 ) -> None:
     """Say how much of its time a long run of SCENARIO makes progress, between failures, checkpoints and restarts.
 
-    For example: trainsim goodput llama3-70b-64xh100 --mtbf "50000 h" --checkpoint-interval "30 min"
+    For example: trainsim goodput llama3-70b-64xh100 --mtbf gpu=50000h
 
-    A time between failures may be a count too, such as gpu="148 in 54 d of 16384". The best interval is that of the model;
-    Young's and Daly's stand beside it. ETTR is the effective training time ratio, and goodput counts stragglers too.
+    --mtbf or --checkpoint-interval is needed: how often something fails, or how often a checkpoint is written. A time between
+    failures may be a count too, such as gpu="148 in 54 d of 16384". The best interval is that of the model; Young's and Daly's
+    stand beside it. ETTR is the effective training time ratio, and goodput counts stragglers too.
     """
     from ..simulation.runnable import load_one
     from ..study.goodput import goodput_of, written

@@ -13,7 +13,7 @@ POWERS = ("burst", "sustained")
 POWER_HELP = "burst: in a short loop of launches, as tables time kernels; sustained: at the clock that a step sustains."
 
 
-@click.command("kernel", short_help="Time one kernel on a GPU: a matrix product, attention, a norm.")
+@click.command("kernel", short_help="Time one kernel on a GPU: a GEMM, attention, a norm.")
 @click.argument("op")
 @click.option("--gpu", required=True, help="A GPU that `trainsim catalog gpus` lists, by any of its names, or a YAML file.")
 @click.option("--dtype", default="bf16", show_default=True, help="A dtype that the GPU has; fp32 is fp32, not tf32.")
@@ -39,9 +39,10 @@ def command(op: str, gpu: str, dtype: str, as_json: bool, **options: Any) -> Non
 
     A GEMM takes -m -n -k (and --batch), attention --batch --seq --heads, moe_ffn -m tokens of -k channels through --top-k of
     --batch experts of -n channels, any other operator -m rows of -n columns; the backward pass of an operator ends in
-    _backward. With --eager that is autograd's: it hands the gradient of a sum on, in no time, where residual_backward adds those
-    of two branches. A cast reads 16 bits and writes DTYPE, once; the state of Adam is in fp32 whatever DTYPE is. The answer says
-    which measurements it comes from, its relative standard error, and whether it lies beyond what was measured.
+    _backward. With --eager that is autograd's: add_backward launches no kernel and takes no time, because the gradient of a sum
+    is that of each term, while residual_backward adds the gradients of two branches. A cast reads 16 bits and writes DTYPE,
+    once; the state of Adam is in fp32 whatever DTYPE is. The answer says which measurements it comes from, its relative standard
+    error, and whether it lies beyond what was measured.
     """
     from ..study.kernel_time import kernel
 

@@ -13,7 +13,7 @@ from ._show import (
     Count,
     json_option,
     long_option,
-    picture_path,
+    picture_option,
     print_json,
     print_notes,
     print_pairs,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @scenario_argument
 @click.option("--explain", is_flag=True, help="Show every term of one rank at its peak, with its formula.")
 @click.option("--rank", type=Count(0), help="Pipeline rank to explain.  [default: the fullest]")
-@click.option("--plot", metavar="FILE", callback=picture_path, help="Draw the memory over time as PNG, SVG or PDF.")
+@picture_option("--plot", help="Draw the memory over time.")
 @click.option("--remedies", "listing", is_flag=True, help="List changes that make the plan fit, by their step time.")
 @long_option
 @json_option

@@ -13,7 +13,7 @@ from ._show import (
     Count,
     json_option,
     long_option,
-    picture_path,
+    picture_option,
     print_json,
     print_notes,
     print_pairs,
@@ -43,7 +43,7 @@ MARKED_LINKS = 3
 @click.option("--top", type=Count(1, 100_000), default=10, show_default=True, help="Limiting links, and busiest links, to list.")
 @click.option("--link", "name", metavar="SOURCE>TARGET", help="Show the mean rate of this link over time.")
 @click.option("--bins", type=Count(1, 100_000), default=50, show_default=True, help="Intervals of the step for --link.")
-@click.option("--plot", metavar="FILE", callback=picture_path, help="Draw the cluster, links coloured by utilisation.")
+@picture_option("--plot", help="Draw the cluster, links coloured by utilisation.")
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @long_option
 @json_option

@@ -19,7 +19,7 @@ from ._show import (
     checked_path,
     json_option,
     long_option,
-    picture_path,
+    picture_option,
     print_json,
     print_notes,
     print_pairs,
@@ -44,6 +44,10 @@ COSTS_HELP = (
     "List all kernels and collectives (of each job by itself): time, how much longer that is than in a short burst, model, "
     "provenance, standard error."
 )
+TRACE_HELP = "Write a trace of one rank of each kind for ui.perfetto.dev."
+HTA_HELP = (
+    "Write traces as PyTorch's profiler does, for tools such as HTA: a file for one rank of each kind that behaves differently."
+)
 REPORT_HELP = "Write one HTML file with figures, timeline, memory, network and costs."
 STEPS_HELP = "Simulate this number of steps from time zero and report their mean.  [default: one step of a long run]"
 
@@ -54,16 +58,16 @@ STEPS_HELP = "Simulate this number of steps from time zero and report their mean
 @click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate ranks that behave alike too.")
 @click.option("--steps", type=Count(1, MOST_STEPS), help=STEPS_HELP)
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
-@click.option("--gantt", metavar="FILE", callback=picture_path, help="Draw the timeline.")
+@picture_option("--gantt", help="Draw the timeline.")
 @click.option(
     "--gantt-ranks", metavar="RANKS", type=RankList(), help="Ranks to draw, such as 0,8-11.  [default: one of each stage]"
 )
 @click.option("--gantt-window", metavar="MS:MS", type=Numbers(":", "100:250", 0, LONGEST), help="Part of the time axis, in ms.")
 @click.option("--gantt-size", metavar="WxH", type=Numbers("x", "14x6", 2, 100), help="Width and height in inches, such as 14x6.")
 @click.option("--gantt-title", metavar="TEXT", help="Title of the timeline.")
-@click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")
-@click.option("--hta", metavar="FOLDER", help="Write a trace per rank, as PyTorch's profiler does, for tools such as HTA.")
-@click.option("--report", metavar="FILE", callback=checked_path((".html",)), help=REPORT_HELP)
+@click.option("--trace", metavar="FILE.json[.gz]", callback=checked_path((".json", ".json.gz")), help=TRACE_HELP)
+@click.option("--hta", metavar="FOLDER", help=HTA_HELP)
+@click.option("--report", metavar="FILE.html", callback=checked_path((".html",)), help=REPORT_HELP)
 @click.option("--costs", is_flag=True, help=COSTS_HELP)
 @what_if_options
 @long_option
@@ -77,7 +81,8 @@ def command(
     """Simulate a training step of SCENARIO, a YAML file or a name that `trainsim catalog scenarios` lists.
 
     The interval printed with the step time holds the measured steps of nine in ten published runs. `--costs` lists the standard
-    error of every kernel and collective.
+    error of every kernel and collective. Sample latency is the time from the start of a microbatch's first forward pass to the
+    end of its last one, the mean over microbatches.
 
     A scenario with `jobs` runs several jobs at once on one cluster, and reports how much each job slows down.
     """

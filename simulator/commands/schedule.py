@@ -15,7 +15,7 @@ from ._show import (
     checked_path,
     json_option,
     long_option,
-    picture_path,
+    picture_option,
     print_json,
     print_notes,
     print_pairs,
@@ -65,8 +65,8 @@ class Durations(click.types.FloatParamType):
 )
 @click.option("--memory-count", type=click.Choice(["fw", "half"]), default="half", help=MEMORY_COUNT_HELP)
 @click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, help="Seconds for a search.")
-@click.option("--csv", "csv_file", metavar="FILE", callback=checked_path((".csv",)), help="Write the table for PyTorch.")
-@click.option("--plot", "plot_file", metavar="FILE", callback=picture_path, help="Draw the schedule as PNG, SVG or PDF.")
+@click.option("--csv", "csv_file", metavar="FILE.csv", callback=checked_path((".csv",)), help="Write the table for PyTorch.")
+@picture_option("--plot", "plot_file", help="Draw the schedule.")
 @long_option
 @json_option
 def command(

@@ -17,7 +17,7 @@ from ._show import (
     checked_path,
     json_option,
     long_option,
-    picture_path,
+    picture_option,
     print_json,
     print_notes,
     print_pairs,
@@ -42,7 +42,7 @@ OVER_HELP = "A further field and its values, such as plan.overlap.tp=true,false.
 OBJECTIVE_HELP = "step_time, cost, energy, memory or gpus.  [default: step_time; gpus with --days]"
 PARETO_HELP = "Find the front of step time against memory, cost or gpus, instead of the best."
 DAYS_HELP = "Leave out plans that take longer than so many days for the tokens."
-PLOT_HELP = "Draw the front (.png, .svg or .pdf).  [default front: memory]"
+PLOT_HELP = "Draw the front.  [default front: memory]"
 TOKENS_HELP = "Say how long the best plans take for so many tokens."
 BUDGET_HELP = "Simulate at most N plans, which optuna chooses: for a space that is too large to look at every plan."
 MOST_BUDGET = 10_000
@@ -61,10 +61,10 @@ YAML = (".yaml", ".yml")
 @click.option("--days", type=Positive(MOST_DAYS), help=DAYS_HELP)
 @click.option("--price", type=Positive(MOST_PRICE), help="Price of a GPU-hour, for the cost of the tokens.")
 @click.option("--pareto", metavar="NAME", help=PARETO_HELP)
-@click.option("--plot", metavar="FILE", callback=picture_path, help=PLOT_HELP)
+@picture_option("--plot", help=PLOT_HELP)
 @click.option("--budget", metavar="N", type=Count(1, MOST_BUDGET), help=BUDGET_HELP)
-@click.option("--write", metavar="FILE", callback=checked_path(YAML), help="Write the best plan as a scenario.")
-@click.option("--store", metavar="FILE", callback=checked_path((SQLITE,)), help=STORE_HELP)
+@click.option("--write", metavar="FILE.yaml", callback=checked_path(YAML), help="Write the best plan as a scenario.")
+@click.option("--store", metavar="FILE.sqlite", callback=checked_path((SQLITE,)), help=STORE_HELP)
 @work_options
 @click.option("--show-space", is_flag=True, help="Print the space and how many plans it has, and search nothing.")
 @long_option

@@ -13,7 +13,7 @@ from ._show import (
     checked_path,
     json_option,
     long_option,
-    picture_path,
+    picture_option,
     print_json,
     print_table,
     progress,
@@ -39,8 +39,10 @@ OUTPUT_HELP = "Write the rows as CSV or Parquet when all are known, or as SQLite
 @click.command("sweep", short_help="Simulate every combination of the values of some fields.")
 @scenario_argument
 @click.option("--over", "over", multiple=True, required=True, metavar="FIELD=VALUE,VALUE,...", help=OVER_HELP)
-@click.option("--output", metavar="FILE", callback=checked_path((".csv", ".parquet", SQLITE)), help=OUTPUT_HELP)
-@click.option("--plot", metavar="FILE", callback=picture_path, help="Draw the step times over one field or two.")
+@click.option(
+    "--output", metavar="FILE.csv|parquet|sqlite", callback=checked_path((".csv", ".parquet", SQLITE)), help=OUTPUT_HELP
+)
+@picture_option("--plot", help="Draw the step times over one field or two.")
 @work_options
 @long_option
 @json_option

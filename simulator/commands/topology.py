@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..units import show_rate, show_s
-from ._show import Count, json_option, long_option, picture_path, print_json, print_pairs, print_table, trust_option
+from ._show import Count, json_option, long_option, picture_option, print_json, print_pairs, print_table, trust_option
 
 if TYPE_CHECKING:
     from ..study.cluster_facts import Topology
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command("topology", short_help="Show the vertices and links of a cluster.")
 @click.argument("cluster")
 @click.option("--nodes", type=Count(1), help="Number of nodes.  [default: as in the file]")
-@click.option("--plot", metavar="FILE", callback=picture_path, help="Draw the cluster as PNG, SVG or PDF.")
+@picture_option("--plot", help="Draw the cluster.")
 @trust_option
 @long_option
 @json_option

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import json_option, long_option, print_json, print_table, progress, say
+from ._show import json_option, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
     from ..validate.report import ComparedRow, Report
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FEW_ROWS = 20
 """Tables of no more rows are shown row by row."""
 MOST_RUNS = 8
+LONG_HELP = "Allow tables of kernels or collectives that take more than 30 s. Rows of training are simulated without it, too."
 BEYOND = "beyond the measured sizes"
 
 
@@ -29,7 +30,7 @@ BEYOND = "beyond the measured sizes"
 @click.option("--profile", default="", help="What `trainsim calibrate fit` wrote: kernels of that GPU are predicted by it.")
 @click.option("--save", type=click.Path(path_type=Path), help="Save outcomes of training here as they come, and go on from them.")
 @click.option("--show", "shown_id", metavar="ID", help="Print the scenario that a row of training becomes, and stop.")
-@long_option
+@click.option("--long", is_flag=True, help=LONG_HELP)
 @json_option
 def command(
     file: Path | None,
@@ -43,6 +44,9 @@ def command(
     as_json: bool,
 ) -> None:
     """Predict every row of FILE, a .csv or .csv.gz of measurements, and show how far off each source is.
+
+    Kernels and collectives take seconds. Each row of training is a run: 1,000 rows take about 5 minutes on two cores, and those
+    that ship about 2. --save keeps what is done.
 
     Without FILE the published training runs that ship are predicted (`trainsim catalog published`). Rows that cannot be predicted
     are listed with line and reason. The prediction of a row never sees what was measured. An `interval` of --json is two standard

@@ -243,7 +243,8 @@ def _check(found: Goodput) -> None:
     """Raises `UserError` for a job without failures and interval, or with checkpoints faster than steps, or than the storage."""
     job, given_s, step_s = found.job, found.reliability.checkpoint.interval_s, found.run.metrics.step_time_s
     if given_s is None and not job.rate_per_s:
-        raise UserError("without failures no checkpoint is the best", hint="give an interval, or a mean time between failures")
+        message = "neither a failure rate nor an interval between checkpoints was given: without failures no interval is the best"
+        raise UserError(message, hint="add --mtbf gpu=50000h or --checkpoint-interval 30min")
     if given_s is not None and given_s < step_s:
         message = f"a checkpoint every {show_span(given_s)} is more than one in each step, which takes {show_s(step_s)}"
         raise UserError(message, hint="an interval of at least a step; without one the best is taken")

@@ -88,23 +88,25 @@ class KernelTime(Summarised):
 
     @property
     def summary(self) -> list[tuple[str, str]]:
+        rates = [f"{self.tflop_per_s:,.1f} TFLOP/s"] if self.tflop_per_s else []
+        rates += [f"{self.gb_per_s:,.0f} GB/s"] if self.gb_per_s else []
         slow = [("site", f"every kernel takes {self.site_scalar:g} times as long")] if self.site_scalar != 1 else []
         return [
             ("kernel", f"{self.op} on {self.gpu} in {self.dtype}"),
-            ("time", f"{self.time_us:,.2f} us, give or take {self.sigma:.0%} (one standard error)"),
-            ("power", self._power),
+            *self._times,
             ("model", self.model),
             ("provenance", self.provenance + (", beyond the measured sizes" if self.extrapolated else "")),
             *slow,
-            ("rate", f"{self.tflop_per_s:,.1f} TFLOP/s, {self.gb_per_s:,.0f} GB/s"),
+            *([("rate", ", ".join(rates))] if rates else []),
         ]
 
     @property
-    def _power(self) -> str:
-        """Which of the two times this is, and the other one."""
-        if self.power == "burst":
-            return f"in a burst of {BURST:.0f} launches; sustained, as in a step of one GPU: {self.sustained_us:,.2f} us"
-        return f"sustained, as in a step of one GPU; in a burst of {BURST:.0f} launches: {self.burst_us:,.2f} us"
+    def _times(self) -> list[tuple[str, str]]:
+        """Both times of the kernel, the one that was asked for first and with its error."""
+        burst = (f"time, burst of {BURST:.0f} launches", f"{self.burst_us:,.2f} us")
+        sustained = ("time, sustained", f"{self.sustained_us:,.2f} us, as in a step of one GPU")
+        (name, value), other = (burst, sustained) if self.power == "burst" else (sustained, burst)
+        return [(name, f"{value}, give or take {self.sigma:.0%} (one standard error)"), other]
 
     def as_dict(self) -> dict[str, Any]:
         """The content of `trainsim kernel --json`."""

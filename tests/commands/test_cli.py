@@ -78,6 +78,40 @@ def test_help_of_a_command_explains_every_option(name: str) -> None:
         assert str(COMMANDS[name].help).count(".")
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_names_the_endings_of_files_that_are_written(name: str) -> None:
+    for param in COMMANDS[name].params:
+        if getattr(param.callback, "__qualname__", "").startswith("checked_path"):
+            assert re.search(r"\.(png|json|html|yaml|csv|sqlite)", str(param.metavar)), f"{name} {param.name}: {param.metavar}"
+
+
+def test_validate_says_how_long_it_takes_and_what_long_allows() -> None:
+    said = " ".join(trainsim("validate", "--help").out.split())
+    assert "minutes" in said[: said.index("Options:")]
+    assert "Rows of training are simulated without it" in said
+
+
+def test_goodput_asks_for_one_of_two_options_which_work_as_it_says(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    asked = trainsim("goodput", tmp_path / "small.yaml")
+    options = re.findall(r"(--[\w-]+) (\S+)", asked.err)
+    assert [name for name, _ in options] == ["--mtbf", "--checkpoint-interval"]
+    for option in options:
+        assert trainsim("goodput", tmp_path / "small.yaml", *option).code == 0
+
+
+def test_one_file_of_a_trace_is_written_for_each_kind_of_ranks(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    record = trainsim("run", tmp_path / "small.yaml", "--hta", tmp_path / "traces", "--json").record
+    assert len(list((tmp_path / "traces").iterdir())) == record["classes"] < record["gpus"]
+
+
+def test_an_unknown_name_of_a_long_list_is_told_where_all_names_are() -> None:
+    said = trainsim("run", "nosuch").err
+    assert re.search(r"nearest: .*; `trainsim catalog scenarios` lists all \d+$", said.strip())
+    assert trainsim("catalog", "scenarios").code == 0
+
+
 def test_version() -> None:
     assert trainsim("--version").out == f"trainsim, version {version('cluster-training-simulator')}\n"
 
@@ -386,7 +420,7 @@ def test_topology_counts_the_links_that_it_lists() -> None:
     text = trainsim("topology", "dgx-h100", "--nodes", 3).out
     record = trainsim("topology", "dgx-h100", "--nodes", 3, "--json").record
     table = text.partition("class of links")[2].splitlines()[1:]
-    assert sum(int(re.split(r"  +", row)[1].replace(",", "")) for row in table) == len(record["links"])
+    assert sum(int(re.split(r"  +", row)[2].replace(",", "")) for row in table) == len(record["links"])
     assert record["gpus"] == record["vertices"]["gpu"] == 24
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from simulator.config import shipped_fits
@@ -14,6 +16,20 @@ TIMES = ("time_us", "burst_us", "sustained_us")
 FIELDS = {"op", "gpu", "dtype", "power", *TIMES, "model", "provenance", "sigma", "extrapolated", "tflop_per_s", "gb_per_s"}
 PRODUCT = ("gemm", "--gpu", "h100", "-m", 8192, "-n", 4096, "-k", 2048)
 ATTENTION = ("attention", "--gpu", "h100", "--batch", 2, "--seq", 4096, "--heads", 32, "--kv-heads", 8, "--head-dim", 128)
+
+
+def test_both_times_stand_under_their_names_and_no_rate_is_zero() -> None:
+    said = dict(re.split(r"  +", line, maxsplit=1) for line in trainsim("kernel", *PRODUCT).out.splitlines())
+    assert "give or take" in said["time, burst of 12 launches"]
+    assert said["time, sustained"].endswith("us, as in a step of one GPU")
+    said = dict(
+        re.split(r"  +", line, maxsplit=1) for line in trainsim("kernel", *PRODUCT, "--power", "sustained").out.splitlines()
+    )
+    assert "give or take" in said["time, sustained"]
+    norm = trainsim("kernel", "rmsnorm", "--gpu", "h100", "-m", 4096, "-n", 4096).out
+    assert "GB/s" in norm
+    assert "TFLOP/s" not in norm
+    assert "rate" not in trainsim("kernel", "add_backward", "--gpu", "h100", "-m", 8, "-n", 8, "--eager").out
 
 
 def test_a_product_is_that_of_the_model() -> None:
