@@ -37,6 +37,9 @@ CODE = {"schedules": "schedules", "shapes": "hardware/shapes", "collectives": "c
 WITH_UNDERSCORES = ("collectives",)
 """Kinds whose names are written with underscores, as NCCL writes all_reduce; all others have dashes, as in rail-optimized."""
 
+CUT = ", ..."
+"""The end of a hint that lists some of many names."""
+
 
 def folder(kind: str) -> Path:
     """The folder with the files of a kind: inside the installed package, or beside the package in a checkout."""
@@ -106,6 +109,8 @@ def find(kind: str, name: str) -> Path:
         hint = f"a {kind[:-1]} in a file is written {name}:function"
     elif kind in DATA and is_file(f"{name}.yaml"):
         hint = f"did you mean '{name}.yaml'?"
+    elif hint.endswith(CUT):
+        hint = f"{hint.removesuffix(CUT).replace('known:', 'nearest:')}; `trainsim catalog {kind}` lists all {len(known)}"
     raise UserError(f"no {'GPU' if kind == 'gpus' else kind[:-1]} {shown(name)}", hint=hint)
 
 

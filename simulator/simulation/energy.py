@@ -15,7 +15,7 @@ from ..costs.kernels.gpu_model import architecture
 from ..costs.kernels.power import added_j, no_energy, pj_per_flop
 from ..hardware.gpu import Gpu
 from ..kernels import Attention
-from ..units import show_count
+from ..units import show_digits
 from .op_costs import kernel_calls
 from .result import Result
 
@@ -36,7 +36,7 @@ class Energy:
     @property
     def line(self) -> str:
         """The energy in words."""
-        step, token = show_count(self.joules_per_step), f"{self.joules_per_token:.3g}"
+        step, token = show_digits(self.joules_per_step), f"{self.joules_per_token:.3g}"
         return f"{step} J per step, {token} J per token, {self.mean_w:,.0f} W per GPU"
 
 

@@ -49,8 +49,8 @@ def memory_of(
         raise Infeasible(
             f"out of memory: the largest rank needs {show_bytes(most.total_bytes)}, {over / GIB:.1f} GiB more than "
             f"the {show_bytes(gpu.memory_bytes)} of {gpu.name} ({show_bytes(state)} parameters, gradients and optimizer, "
-            f"{show_bytes(most.activations_bytes)} activations, {show_bytes(most.overhead_bytes)} context, NCCL buffers and "
-            "fragmentation)",
+            f"{show_bytes(most.activations_bytes)} activations, {show_bytes(most.working_bytes)} working set, "
+            f"{show_bytes(most.overhead_bytes)} context, NCCL buffers and fragmentation)",
             hint=f"{remedies(scenario)}, or --allow-oom to see the timeline anyway; `trainsim memory SCENARIO --remedies` lists "
             "what fits, by step time",
             over_bytes=over,

@@ -53,6 +53,7 @@ from .slot_durations import slot_durations
 
 PERTURB = "sim.Perturb(rank=13, speed=0.8), or a list of such"
 MODEL = 'sim.model("llama3-70b"); a scenario from a file or a mapping is run by .simulate()'
+CLUSTER = 'sim.cluster("dgx-h100", nodes=8)'
 
 
 def simulate(
@@ -78,9 +79,12 @@ def simulate(
     A simulation that is estimated to take longer than 30 s or more than 4 GiB is refused, unless `long` allows the effort.
     Simulations of similar scenarios are quicker in one `session`, and give the same results.
     """
+    must_be(model, Model, "model", "a model", MODEL)
+    if cluster is None:
+        raise UserError("no cluster was given", hint=CLUSTER)
     scenario = Scenario(
-        must_be(model, Model, "model", "a model", MODEL),
-        must_be(cluster, Cluster, "cluster", "a cluster", 'sim.cluster("dgx-h100", nodes=8)'),
+        model,
+        must_be(cluster, Cluster, "cluster", "a cluster", CLUSTER),
         Plan() if plan is None else plan,
         Job() if job is None else job,
         Fidelity() if fidelity is None else fidelity,

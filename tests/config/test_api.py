@@ -89,7 +89,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str]] = {
     "a speed of no number": (lambda: simulated(perturb=[sim.Perturb(1, float("nan"))]), "perturb.0.speed", "constant factor"),
     "a rank too many": (lambda: simulated(perturb=[sim.Perturb(16, 0.5)]), "perturb.0.rank: there is no rank 16", "0 to 15"),
     "a negative time": (lambda: simulated(perturb=[sim.Perturb(1, 0.5, from_s=-1)]), "perturb.0.from", "at least 0 s"),
-    "no cluster": (lambda: sim.simulate(sim.model(SHAPE)), "cluster is null, not a cluster", 'sim.cluster("dgx-h100", nodes=8)'),
+    "no cluster": (lambda: sim.simulate(sim.model(SHAPE)), "no cluster was given", 'sim.cluster("dgx-h100", nodes=8)'),
     "a scenario as a model": (lambda: sim.simulate(a_scenario()), "model is an object of class RunnableScenario", ".simulate()"),  # type: ignore[arg-type]
     "a number as a perturbation": (lambda: simulated(perturb=3), "perturb is 3, not disturbances", "sim.Perturb(rank=13"),
     "nothing as a run": (lambda: sim.gantt(None), "what is null, not a run", "gantt(sim.simulate("),  # type: ignore[arg-type]

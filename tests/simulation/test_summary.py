@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 import simulator as sim
+from simulator.simulation.energy import Energy
 
 from ..small_scenarios import scenario, small_cluster, small_model
 
@@ -43,3 +45,18 @@ def test_the_summary_says_what_is_perturbed() -> None:
 def test_a_perturbed_link_is_named_with_its_capacity() -> None:
     weak = sim.Perturb(link="node0/nic3>leaf3", capacity=0.25, from_s=1.0, until_s=2.0)
     assert weak.text == "node0/nic3>leaf3 at 0.25 of its capacity, from 1.000 s until 2.000 s"
+
+
+def test_the_parts_of_memory_that_is_lacking_add_up() -> None:
+    """Rounded to a tenth of a GiB each."""
+    with pytest.raises(sim.Infeasible, match="out of memory") as lacking:
+        sim.simulate(sim.model("llama3-70b"), small_cluster(2), sim.Plan(tp=4, pp=2), sim.Job(sequence_length=8192))
+    total, *_ = re.findall(r"needs ([\d.]+) GiB", str(lacking.value))
+    parts = re.findall(r"([\d.]+) (GiB|MiB) (?:parameters|activations|working set|context)", str(lacking.value))
+    assert len(parts) == 4
+    assert sum(float(size) * {"GiB": 1, "MiB": 1 / 1024}[unit] for size, unit in parts) == pytest.approx(float(total), abs=0.2)
+
+
+def test_the_energy_of_a_small_step_has_digits() -> None:
+    assert Energy(0.2453, 0.000479, 211.0).line == "0.2453 J per step, 0.000479 J per token, 211 W per GPU"
+    assert Energy(28_324.4, 0.108, 397.0).line.startswith("28,324 J per step")
