@@ -21,7 +21,7 @@ from .chunked_head import chunks_head
 from .iterations import between_norms, repeat
 from .kernels_of_framework import accumulate
 from .passes.context_parallel import ContextParallel, context_parallel
-from .passes.data_parallel import DataParallel, OfParameters, Replicas, data_parallel
+from .passes.data_parallel import FP32_BYTES, DataParallel, OfParameters, Replicas, data_parallel
 from .passes.decomposed_gemms import decomposed_gemms
 from .passes.expert_overlap import side_by_side
 from .passes.expert_parallel import ExpertParallel, expert_parallel
@@ -126,7 +126,7 @@ def _lowered(
         each=sharding.reduce == "each",
     )
     program = data_parallel(units(slots, sharding.unit), replicas)
-    state = _sharded_state(model, plan, framework, dp, (element_bytes, reduced_bytes))
+    state = _sharded_state(model, plan, job, framework, dp, reduced_bytes)
     program = (zero3 if sharding.gathers else zero1)(program, state) if sharding.kind != "none" else program
     if job.full_optimizer.kind == "muon":
         program = muon(
@@ -179,20 +179,21 @@ def _divided(program: Program, model: Model, plan: Plan, job: Job, tokens: int, 
     return expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp)) if model.experts else program
 
 
-def _sharded_state(model: Model, plan: Plan, framework: Framework, dp: int, widths: tuple[int, int]) -> ShardedState:
-    """What the passes of sharded state need; `widths` are the bytes of a parameter and of a gradient in its reduction."""
-    sharding, (element_bytes, reduced_bytes) = plan.full_sharding, widths
+def _sharded_state(model: Model, plan: Plan, job: Job, framework: Framework, dp: int, reduced_bytes: int) -> ShardedState:
+    """What the passes of sharded state need; `reduced_bytes` are those of a gradient in its reduction."""
+    sharding, has_master = plan.full_sharding, job.full_optimizer.master == "fp32" and not job.learns_in_part
     group = sharding.group and sharding.group * plan.cp
     return ShardedState(
         replace(sharding, group=group),
         dp,
-        element_bytes,
+        job.element_bytes,
         reduced_bytes,
         overlaps=plan.overlap.over(framework.overlap).dp,
         pipelined=plan.pp > 1,
         gathers_beside_forward=framework.overlap.parameter_gather,
         tied=model.tied_embeddings,
         edp=plan.copies_of_experts(group or dp),
+        master_bytes=FP32_BYTES if has_master else job.element_bytes,
         whole_tensors=framework.whole_tensors and sharding.kind == "zero1",
     )
 

@@ -50,6 +50,48 @@ def test_t17_15_experts_that_one_rank_holds_alone_are_not_gathered() -> None:
     assert {group for group, _ in sent_bytes(program_of(only_experts))} == {"edp"}
 
 
+def copies(chosen: Scenario) -> dict[str, tuple[int, float]]:
+    """By unit, how often a rank copies its parameters in a step, and the bytes that a copy moves for each parameter."""
+    found: dict[str, tuple[int, float]] = {}
+    for op in called(chosen):
+        if op.name.endswith("parameters copy"):
+            unit = op.name.removesuffix("parameters copy").rstrip(" .")
+            found[unit] = (found.get(unit, (0, 0))[0] + 1, op.kernel.bytes_per_element)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["fsdp", sim.Sharding("hsdp", group=4)])
+def test_t17_15_every_pass_casts_what_a_rank_holds_alone_in_fp32_where_the_rest_is_divided(kind: Any) -> None:
+    """From fp32 to 16 bits, and a copy of the result: 4 + 2 and 2 + 2 bytes, forward and backward."""
+    passes, copied, cast = 2 * MICROBATCHES, 2 * P_BYTES, 4 + P_BYTES + 2 * P_BYTES
+    found = copies(of({"ep": 8 if kind == "fsdp" else 4, "sharding": kind}))
+    assert (found["0"], found["0.experts"], found["head"]) == ((passes, copied), (passes, cast), (MICROBATCHES, copied))
+    only_experts = {"tp": 8, "etp": 1, "ep": 2}
+    found = copies(of({**only_experts, "sharding": "fsdp"}, batch=MICROBATCHES))
+    assert (found["0"], found["0.experts"], found["head"]) == ((passes, cast), (passes, copied), (MICROBATCHES, cast))
+    of_one_replica = of({"tp": 8, "etp": 8, "sharding": "fsdp"}, batch=MICROBATCHES)
+    with_16_bits = of({"ep": 8, "sharding": "fsdp"})
+    with_16_bits = replace(with_16_bits, job=replace(with_16_bits.job, optimizer="adam-bf16"))
+    assert not copies(of_one_replica)
+    assert not copies(of({"ep": 8, "sharding": "zero2"}))
+    assert copies(with_16_bits)["0.experts"] == (passes, copied)
+
+
+def test_t17_15_what_is_cast_is_held_beside_the_master_copy() -> None:
+    """In 16 bits: in a pass from the cast to the last operation of the experts, and with a pipeline throughout."""
+    chosen = of({"ep": 8, "sharding": "fsdp"})
+    experts, rest, head = counts(chosen)
+    cast = next(op for op in called(chosen) if op.name == "0.experts parameters copy")
+    assert cast.held_bytes - cast.freed_bytes == experts // LAYERS * P_BYTES
+    memory = chosen.simulate().memory[0]
+    assert memory.parameters_bytes == (experts + rest // 8) * 4 + head * P_BYTES
+    assert memory.optimizer_bytes == (experts + rest // 8) * 8
+    piped = of({"pp": 2, "ep": 4, "sharding": "fsdp"})
+    held = [item for item in piped.simulate().memory[1].items if item.what == "units that stay"]
+    _, of_layer = layer_parameters(piped.model)
+    assert sum(item.size_bytes for item in held) == (LAYERS // 2 * (of_layer + experts // LAYERS * 2) + head) * P_BYTES
+
+
 def test_t17_15_with_a_pipeline_experts_are_gathered_and_reduced_once() -> None:
     chosen = of({"pp": 2, "ep": 2, "sharding": "fsdp"})
     experts, _, _ = counts(chosen)

@@ -25,12 +25,12 @@ from itertools import zip_longest
 from ...frozen import replace
 from ...kernels import Part, Rowwise
 from ...plan.mesh import REPLICAS
-from ...plan.plan import Sharding
+from ...plan.plan import WITH_MASTER_COPY, Sharding
 from ...program.holdings import Buffer, Holding
 from ...program.operations import COMPUTE, AnyOp, Collective, Communicator, Compute, Purpose
 from ...program.program import Body, Bucket, Key, Program, Step, bucket_of, first_forward
 from ...program.slot import KINDS
-from .data_parallel import LOCAL_NORM, OPTIMIZER, REDUCED, Replicas, parameters_by_stage, replica_count
+from .data_parallel import FP32_BYTES, LOCAL_NORM, OPTIMIZER, REDUCED, Replicas, parameters_by_stage, replica_count
 
 ACROSS = Communicator("dp replicas", "dp", (REPLICAS,))
 """Ranks with the same share of the state, in all shard groups."""
@@ -55,6 +55,8 @@ class ShardedState:
     """Whether embedding and head share a table on one rank."""
     edp: int = 1
     """Number of copies of every expert in a shard group."""
+    master_bytes: int = FP32_BYTES
+    """Bytes of a parameter in the share that FSDP keeps between passes."""
     whole_tensors: bool = False
     """Whether a rank owns whole tensors, and broadcasts them when it has updated them."""
 
@@ -67,6 +69,11 @@ class ShardedState:
     def replicas(self) -> Replicas:
         """Number of ranks that divide the state of a bucket."""
         return Replicas(self.ranks, self.edp)
+
+    @property
+    def keeps_master(self) -> bool:
+        """Whether the only copy of parameters between passes is the master copy, also of those that a rank holds alone."""
+        return self.sharding.kind in WITH_MASTER_COPY and max(self.replicas) > 1
 
     @property
     def copies(self) -> bool:

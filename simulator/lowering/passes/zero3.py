@@ -12,10 +12,15 @@ side for the pair before.
 Experts are gathered from the ranks that hold copies of them (edp). Their gather follows that of their layer, which torchtitan
 prefetches together, and takes turns with it, since PyTorch issues all gathers on one stream.
 
+Where FSDP divides a part of the model only, such as all but experts of which each rank has its own, a rank holds the master copy
+of the other part alone. Nothing is gathered then, but every pass casts a unit to the training format and copies it, as if it had
+been. One kernel stands for the casts and copies of the tensors of a unit.
+
 References: PyTorch 002a76fb, _fsdp_param_group.py (unshard, wait_for_unshard, _backward_prefetch) and _fsdp_state.py
-(_root_pre_forward); torchtitan 018740b7, models/llama3/infra/parallelize.py (apply_fsdp), and 05a6cb38,
-models/llama4/infra/parallelize.py, for experts; DeepSpeed 0031ae39, zero/partition_parameters.py (AllGatherCoalescedHandle).
-ZeRO-3 is assumed to gather in the order of FSDP.
+(_root_pre_forward), and since 2025 also wait_for_unshard for a group of one rank, which copies what `all_gather_inputs` casts;
+torchtitan 018740b7, models/llama3/infra/parallelize.py (apply_fsdp), and 05a6cb38, models/llama4/infra/parallelize.py, for
+experts; DeepSpeed 0031ae39, zero/partition_parameters.py (AllGatherCoalescedHandle). ZeRO-3 is
+assumed to gather in the order of FSDP.
 """
 
 from __future__ import annotations
@@ -53,9 +58,8 @@ class _Unit:
 def zero3(program: Program, state: ShardedState) -> Program:
     """Divides parameters, gradients and optimizer of a data-parallel program, and gathers parameters in every pass."""
     program = sharded(program, state)
-    used = [
-        group for rank in range(len(program.orders)) for of in _groups(program, rank, state).values() for group in of.values()
-    ]
+    groups = (of for rank in range(len(program.orders)) for of in _groups(program, rank, state).values())
+    used = [group for of in groups for group in of.values() if group]
     # adapters reduce nothing in the group of a layer that only gathers
     program = program.with_communicators(*(group for group in dict.fromkeys(used) if group.name not in program.communicators))
     bodies = dict(program.bodies)
@@ -63,14 +67,17 @@ def zero3(program: Program, state: ShardedState) -> Program:
     return replace(program, bodies=bodies, orders=orders)
 
 
-def _groups(program: Program, rank: int, state: ShardedState) -> dict[int, dict[Bucket, Communicator]]:
-    """The ranks that divide each bucket of the stages of a rank, where there are several."""
-    return {
-        stage: {
-            b: state.group(replicas_of(program, stage, b)) for b in of if replica_count(program, stage, state.replicas, b) > 1
-        }
-        for stage, of in parameters_by_stage(program, rank, frozen=True).items()
-    }
+def _groups(program: Program, rank: int, state: ShardedState) -> dict[int, dict[Bucket, Communicator | None]]:
+    """The ranks that divide each bucket of the stages of a rank, where there are several; None where the rank alone holds the
+    master copy of a bucket."""
+
+    def group(stage: int, bucket: Bucket) -> Communicator | None:
+        several = replica_count(program, stage, state.replicas, bucket) > 1
+        return state.group(replicas_of(program, stage, bucket)) if several else None
+
+    stages = parameters_by_stage(program, rank, frozen=True).items()
+    found = {stage: {bucket: group(stage, bucket) for bucket in of} for stage, of in stages}
+    return {stage: {b: over for b, over in of.items() if over or state.keeps_master} for stage, of in found.items()}
 
 
 def _gathering(
@@ -97,7 +104,7 @@ def _gathering(
             }
             present[step.stage] = stays if step.phase == FORWARD or state.pipelined else frozenset()
             if missing:
-                over = " and ".join(dict.fromkeys(group.name for group in missing.values()))
+                over = " and ".join(dict.fromkeys(group.name for group in missing.values() if group)) or "no group"
                 # what a body lacks is all of its units, or all but those that stay: their number tells which
                 name = f"{step.body}, gathering {len(missing)} units over {over}"
                 if name not in bodies:
@@ -124,7 +131,7 @@ def _units(body: Body, forward: Body, parameters: Mapping[Bucket, int]) -> list[
 def _with_gathers(
     body: Body,
     units: Sequence[_Unit],
-    missing: Mapping[Bucket, Communicator],
+    missing: Mapping[Bucket, Communicator | None],
     stays: AbstractSet[Bucket],
     state: ShardedState,
     *,
@@ -135,40 +142,22 @@ def _with_gathers(
     freed: dict[int, int] = {}
     chain = chain_before(body)
     copies: dict[int, str] = {}
-    gather: Collective | None = None
+    before: Collective | None = None
     for k, unit in enumerate(units):
         if unit.bucket not in missing:
             continue
-        at, after = _begin(k, units, body, chain, copies, state.sharding, forward=forward)
-        group, before = missing[unit.bucket], gather
-        after += (before.name,) if before and before.communicator != group.name else ()
-        name, size_bytes = collective_name(unit.bucket, PARAMETERS), unit.parameters * state.element_bytes
+        group = missing[unit.bucket]
         # what stays counts throughout the step: its buffers are gone before the activations of a pass are complete
-        kept_bytes, passing_bytes = (size_bytes, 0) if unit.bucket in stays else (0, size_bytes)
-        gather = Collective(
-            name=name,
-            streams=(group.name,),
-            after=after if state.overlaps else None,
-            detached=state.overlaps,
-            layer=unit.bucket[0],
-            purpose=Purpose.GATHER_PARAMETERS,
-            part=Part.OPTIMIZER,
-            communicator=group.name,
-            kind="all_gather",
-            payload_bytes=size_bytes,
-        ).holding(Buffer(Holding.GATHERED, passing_bytes))
-        copy = Compute(
-            name=f"{name} copy",
-            streams=(COMPUTE,),
-            after=(*chain[unit.first], gather.name),
-            layer=unit.bucket[0],
-            purpose=Purpose.COPY,
-            part=Part.OPTIMIZER,
-            kernel=Rowwise("copy", unit.parameters, 1, state.element_bytes, 2 * state.element_bytes),
-            kept_bytes=kept_bytes,
-        ).holding(Buffer(Holding.GATHERED, passing_bytes, passing_bytes))
+        passing_bytes = 0 if unit.bucket in stays else unit.parameters * state.element_bytes
+        if group:
+            at, after = _begin(k, units, body, chain, copies, state.sharding, forward=forward)
+            after += (before.name,) if before and before.communicator != group.name else ()
+            before = _gather(unit, group, after if state.overlaps else None, passing_bytes, state)
+            added.setdefault(at if state.overlaps else unit.first, []).append(before)
+        copy = _copy(unit, (*chain[unit.first], *((before.name,) if group and before else ())), state, gathered=bool(group))
+        held = Buffer(Holding.GATHERED, passing_bytes, passing_bytes if group else 0)
         copies[k] = copy.name
-        added.setdefault(at if state.overlaps else unit.first, []).append(gather)
+        copy = replace(copy, kept_bytes=unit.parameters * state.element_bytes - passing_bytes).holding(held)
         added.setdefault(unit.first, []).append(copy)
         freed[unit.last] = passing_bytes
     ops: list[AnyOp] = []
@@ -176,6 +165,39 @@ def _with_gathers(
         ops += added.get(at, ())
         ops.append(op.holding(Buffer(Holding.GATHERED, freed_bytes=freed[at])) if at in freed else op)
     return Body(tuple(ops))
+
+
+def _gather(
+    unit: _Unit, group: Communicator, after: tuple[str, ...] | None, buffer_bytes: int, state: ShardedState
+) -> Collective:
+    """The gather of a unit into a buffer."""
+    return Collective(
+        name=collective_name(unit.bucket, PARAMETERS),
+        streams=(group.name,),
+        after=after,
+        detached=state.overlaps,
+        layer=unit.bucket[0],
+        purpose=Purpose.GATHER_PARAMETERS,
+        part=Part.OPTIMIZER,
+        communicator=group.name,
+        kind="all_gather",
+        payload_bytes=unit.parameters * state.element_bytes,
+    ).holding(Buffer(Holding.GATHERED, buffer_bytes))
+
+
+def _copy(unit: _Unit, after: tuple[str, ...], state: ShardedState, *, gathered: bool) -> Compute:
+    """The copy of a unit into its parameters: of what was gathered, or else of the master copy, which is cast before."""
+    width = state.element_bytes
+    cast_bytes = 0 if gathered or state.master_bytes == width else state.master_bytes + width
+    return Compute(
+        name=f"{collective_name(unit.bucket, PARAMETERS)} copy",
+        streams=(COMPUTE,),
+        after=after,
+        layer=unit.bucket[0],
+        purpose=Purpose.COPY,
+        part=Part.OPTIMIZER,
+        kernel=Rowwise("copy", unit.parameters, 1, width, cast_bytes + 2 * width),
+    )
 
 
 def chain_before(body: Body) -> list[tuple[str, ...]]:
