@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,7 +18,8 @@ from ..program.slot import KINDS as SLOT_KINDS
 from ..program.slot import Pair, slots_of
 from ..simulation.run import Run
 from ..study.schedule import Evaluation
-from ..units import seconds
+from ..units import seconds, show_s
+from .shown_ranks import Kinds, kinds_of, perturbed, shown_ranks
 
 MOST_ROWS = 64
 
@@ -97,14 +97,15 @@ class Chart:
     held: Held | None = None
     since: str = ""
     """The instant at which the time axis starts, in words."""
+    note: str = ""
+    """What the rows leave out, in words."""
 
 
 def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
-    """One row per rank, by default the first rank of every pipeline coordinate, over the training steps that are measured."""
-    if ranks is None:
-        program = run.engine_timeline.expansion.skeleton.program[run.engine_timeline.class_of]
-        ranks = [int(np.flatnonzero(program == p)[0]) for p in range(run.program.ranks)][:MOST_ROWS]
-    chosen = list(must_be(ranks, Iterable, "ranks", "several ranks", "ranks=[0, 1]"))
+    """One row per rank over the training steps that are measured, by default as `shown_ranks` chooses them."""
+    kinds = kinds_of(run)
+    shown = shown_ranks(run, MOST_ROWS, kinds) if ranks is None else None
+    chosen = list(shown.ranks if shown else must_be(ranks, Iterable, "ranks", "several ranks", "ranks=[0, 1]"))
     if not chosen:
         raise UserError("no rank is chosen", hint="ranks=[0, 1], or leave it out")
     if len(chosen) > MOST_ROWS:
@@ -112,24 +113,33 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
     m, s, seen = run.metrics, run.scenario, run.observation
     title = (
         f"{s.model.name} on {run.gpus:,} x {s.cluster.gpu.name}, {catalog.called(s.plan.schedule)}: "
-        f"{m.step_time_s:.3g} s per step, {m.bubble_fraction:.1%} pipeline bubble, {m.mfu:.1%} MFU"
+        f"{show_s(m.step_time_s)} per step, {m.bubble_fraction:.1%} pipeline bubble, {m.mfu:.1%} MFU"
     )
-    coordinates = [run.coordinate(rank) for rank in chosen]
-    drawn = Counter(run.engine_timeline.class_of[chosen].tolist())
-    rows = tuple(_row_of_rank(run, *of, drawn) for of in zip(chosen, coordinates, strict=True))
+    roles = [run.coordinate(rank) for rank in chosen]
+    named = [_named(run, rank, role, kinds, chosen) for rank, role in zip(chosen, roles, strict=True)]
+    rows = tuple(_row_of_rank(run, *row) for row in zip(chosen, roles, named, strict=True))
     shades = 1 + max(stage.chunk for stage in run.program.stages)
     lasts_s = seconds(seen.until_ns - seen.from_ns)
-    return Chart(title, "s", rows, lasts_s, shades, since=seen.window.text)
+    note = f"{shown.left_out} are drawn" if shown and shown.left_out else ""
+    return Chart(title, "s", rows, lasts_s, shades, since=seen.window.text, note=note)
 
 
-def _row_of_rank(run: Run, rank: int, coordinate: int, drawn: Mapping[int, int]) -> Row:
-    """Slots from the start of their first kernel to the end of their last operation, and communication by axis. Its name says how
-    many ranks are alike, without those that are `drawn`, by class.
+def _named(run: Run, rank: int, role: int, kinds: Kinds, drawn: Sequence[int]) -> str:
+    """A rank, how many ranks are alike without those that are drawn, its stages, and whether its speed was changed."""
+    others = kinds.others(rank, drawn)
+    alike = f" and {others:,} other{'s' * (others > 1)}" if others else ""
+    stages = [str(stage.number) for stage in run.program.stages if stage.rank == run.labels[role].pipeline]
+    word = "stage" if len(stages) == 1 else "stages"
+    changed = ", perturbed" if rank in perturbed(run) else ""
+    return f"rank {rank}{alike} ({word} {', '.join(stages)}{changed})"
+
+
+def _row_of_rank(run: Run, rank: int, role: int, name: str) -> Row:
+    """Slots from the start of their first kernel to the end of their last operation, and communication by axis.
 
     Where steps overlap in time, the ends of the steps before and after are shown too.
     """
-    timeline = run.engine_timeline
-    labels, times = run.labels[coordinate], timeline.rank_times(rank)
+    labels, times = run.labels[role], run.engine_timeline.rank_times(rank)
     bars: list[Bar] = []
     first, last = step_spans_ns(labels, times, labels.is_compute | (labels.axis == "tp"))
     waits = 1 - computing_ns(labels, times) / np.maximum(last - first, 1)
@@ -147,12 +157,7 @@ def _row_of_rank(run: Run, rank: int, coordinate: int, drawn: Mapping[int, int])
         for bar in bars
         if bar.end > from_ns and bar.start < until_ns
     ]
-    stages = [str(stage.number) for stage in run.program.stages if stage.rank == coordinate]
-    word = "stage" if len(stages) == 1 else "stages"
-    which = int(timeline.class_of[rank])
-    others = int(timeline.multiplicity[which]) - drawn[which]
-    alike = f" and {others:,} other{'s' * (others > 1)}" if others else ""
-    return Row(f"rank {rank}{alike} ({word} {', '.join(stages)})", tuple(bars))
+    return Row(name, tuple(bars))
 
 
 def computing_ns(labels: Labels, times: Times) -> NDArray[np.float64]:

@@ -37,6 +37,7 @@ with _wherever_fonts_are_indexed():
     from matplotlib import colormaps as colormaps
     from matplotlib import rc_context
     from matplotlib.axes import Axes as Axes
+    from matplotlib.axis import Axis as Axis
     from matplotlib.cm import ScalarMappable as ScalarMappable
     from matplotlib.collections import LineCollection as LineCollection
     from matplotlib.collections import PatchCollection as PatchCollection
@@ -49,6 +50,7 @@ with _wherever_fonts_are_indexed():
     from matplotlib.patches import FancyBboxPatch
     from matplotlib.patches import Patch as Patch
     from matplotlib.text import Annotation as Annotation
+    from matplotlib.ticker import MaxNLocator as MaxNLocator
 
 FORMATS = {".png": ("Software",), ".svg": ("Date", "Creator"), ".pdf": ("CreationDate", "Producer")}
 """File endings, and the metadata with dates and versions that are left out, so that equal figures give equal files."""

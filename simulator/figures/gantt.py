@@ -24,14 +24,20 @@ from ..study.schedule import Evaluation
 from ..units import MS_PER_S
 from .bars import KINDS, Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
 from .drawing import Axes, Drawing, Figure, Patch, PolyCollection, legible
+from .time_axis import set_ticks, unit_of
 
 WIDTH_IN = 14.0
 MOST_ROWS_IN_ALL = 256
 RASTER_ABOVE = 5_000
 """Number of bars above which bars are drawn as pixels, since a vector file would be slow to open."""
-PIXEL = 1 / 1600
-"""Fraction of the width below which gaps in communication are not drawn."""
-
+DPI = 140
+LEAST_PX = 1.2
+"""Width below which gaps in communication are not drawn, and to which shorter lines are widened: a pixel, and a margin because
+the width of the axes is known only about."""
+LINES, MOST_LINES, LINE_STEP_PX = 0.14, 0.3, 2
+"""The part of the height of a row that lines of communication take, and at most take, and the least distance of two lines."""
+LINE = 0.8
+"""Height of a line beside the distance to the next one."""
 DARK = 130
 """Luminance of 255 below which a box has white numbers."""
 SMALLEST, LARGEST = 4.5, 8.0
@@ -42,8 +48,10 @@ MIDDLE = 0.5
 """Share of waiting from which the number in the middle of a slot stands on its pale part."""
 PALE = 0.5
 """Share of white in the colour of the pale part of a slot."""
-PANEL_IN, TITLE_IN, AROUND_IN, BESIDE_IN = 0.62, 0.3, 1.1, 1.2
-"""Inches: heights of the memory panel and of a title, and what a picture needs above and below its charts and beside them."""
+PANEL_IN, TITLE_IN, NOTE_IN, AROUND_IN = 0.62, 0.3, 0.18, 1.1
+"""Inches: heights of the memory panel, of a title and of a note below it, and what a picture needs above and below its charts."""
+BESIDE = 30
+"""Points of the width of a picture that neither charts nor the names of rows take."""
 LEAST_WIDTH_IN, LEAST_ROW_IN = 4.0, 0.1
 """Width of a picture, and height of a row, below which nothing can be read."""
 POINTS = 72
@@ -62,7 +70,8 @@ def gantt(
     size_in: tuple[float, float] | None = None,
     window_s: tuple[float, float] | None = None,
 ) -> Figure:
-    """A matplotlib figure of a run (by default one rank of every pipeline coordinate) or of an evaluated schedule.
+    """A matplotlib figure of a run (by default one rank of every kind, or of every pipeline coordinate if there are many kinds)
+    or of an evaluated schedule.
 
     `size_in` is its width and height in inches; `window_s` the part of the time axis that is shown, in seconds for a run.
     """
@@ -72,6 +81,8 @@ def gantt(
     chart = chart_of_run(what, ranks) if isinstance(what, Run) else chart_of_evaluation(what, title or "")
     if title is not None:
         chart = replace(chart, title=title)
+    if chart.note:
+        chart = replace(chart, note=f"{chart.note}; --gantt-ranks chooses others")
     if window_s is not None and not 0 <= window_s[0] < min(window_s[1], chart.end):
         hint = f"choose a start before its end, both from 0 to {chart.end:.6g} {chart.unit}".rstrip()
         hint += f" = {chart.end * MS_PER_S:,.0f} ms" if chart.unit == "s" else ""
@@ -106,7 +117,8 @@ def draw(*charts: Chart, size_in: tuple[float, float] | None = None, window: tup
     rows, end = sum(len(chart.rows) for chart in charts), max(chart.end for chart in charts)
     if rows > MOST_ROWS_IN_ALL:
         raise UserError(f"{rows} rows are more than a picture can show", hint=f"at most {MOST_ROWS_IN_ALL} in all its charts")
-    besides_in = AROUND_IN + sum(TITLE_IN + PANEL_IN * bool(chart.held) for chart in charts)
+    titles_in = [TITLE_IN + NOTE_IN * bool(chart.note) for chart in charts]
+    besides_in = AROUND_IN + sum(titles_in) + PANEL_IN * sum(bool(chart.held) for chart in charts)
     row_in = 0.52 if rows <= 8 else max(0.2, min(0.34, 10 / rows))
     if size_in is not None:
         row_in = (size_in[1] - besides_in) / rows
@@ -114,25 +126,31 @@ def draw(*charts: Chart, size_in: tuple[float, float] | None = None, window: tup
             least = f"{LEAST_WIDTH_IN:g}x{besides_in + LEAST_ROW_IN * rows:.1f}"
             raise UserError(f"{rows} rows do not fit into {size_in[0]:g}x{size_in[1]:g} inches", hint=f"at least {least}")
     heights: list[float] = []
-    for chart in charts:
-        heights += [TITLE_IN + row_in * len(chart.rows), *([PANEL_IN] if chart.held else [])]
+    for chart, title_in in zip(charts, titles_in, strict=True):
+        heights += [title_in + row_in * len(chart.rows), *([PANEL_IN] if chart.held else [])]
     shown, size_in = window or (0, end * 1.001), size_in or (WIDTH_IN, AROUND_IN + sum(heights))
-    points_per_time = (size_in[0] - BESIDE_IN) * POINTS / (shown[1] - shown[0])
-    figure = Drawing(figsize=size_in, layout="constrained", dpi=140)
+    width = size_in[0] * POINTS - LEGEND * LETTER * max(len(row.label) for chart in charts for row in chart.rows) - BESIDE
+    figure = Drawing(figsize=size_in, layout="constrained", dpi=DPI)
     panels = iter(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
-    width = size_in[0] * POINTS - LEGEND * LETTER * max(len(row.label) for chart in charts for row in chart.rows)
     for chart in charts:
-        _Panel(axes := next(panels), chart, row_in, end, points_per_time).draw()
+        _Panel(axes := next(panels), chart, row_in, end, width / (shown[1] - shown[0])).draw()
         title, size = _fitted(legible(chart.title), width, LARGEST_TITLE)
-        axes.set_title(title, fontsize=size, loc="left")
+        axes.set_title("\n".join([title, *([chart.note] if chart.note else [])]), fontsize=size, loc="left")
         if chart.held:
             _draw_held(axes := next(panels), chart.held, chart.end)
     axes.set_xlim(*shown)
-    label = "time" + f" ({charts[0].unit})" * bool(charts[0].unit) + f": {charts[0].since}" * bool(charts[0].since)
-    label, size = _fitted(label, width, LARGEST_LABEL)
-    axes.set_xlabel(label, fontsize=size)
+    _label_time(axes, charts[0], shown, width)
     _draw_legend(figure, charts)
     return figure
+
+
+def _label_time(axes: Axes, chart: Chart, shown: tuple[float, float], width: float) -> None:
+    """Writes the time axis below the last chart: in seconds, milliseconds or microseconds, or in the unit of a schedule."""
+    factor, unit = unit_of(shown[1] - shown[0]) if chart.unit == "s" else (1, chart.unit)
+    set_ticks(axes.xaxis, shown, width, factor)
+    label = "time" + f" ({unit})" * bool(unit) + f": {chart.since}" * bool(chart.since)
+    label, size = _fitted(label, width, LARGEST_LABEL)
+    axes.set_xlabel(label, fontsize=size)
 
 
 class _Panel:
@@ -142,7 +160,10 @@ class _Panel:
         self.axes, self.chart, self.end = axes, chart, end
         bars = [bar for row in chart.rows for bar in row.bars]
         self.lines = sorted({bar.kind for bar in bars if not KINDS[bar.kind].height})
-        self.low, self.room = (0.18, 0.78) if self.lines else (0.1, 0.8)
+        row_px = row_in * DPI
+        self.band = min(MOST_LINES, max(LINES, LINE_STEP_PX * len(self.lines) / row_px))
+        self.low, self.room = (0.04 + self.band, 0.92 - self.band) if self.lines else (0.1, 0.8)
+        self.line_px = max(1, int(LINE * row_px * self.band / max(1, len(self.lines))))
         self.rasterized = len(bars) > RASTER_ABOVE
         self.points_per_time = points_per_time
         lengths: dict[tuple[str, str], list[float]] = {}
@@ -174,10 +195,7 @@ class _Panel:
         axes.hlines(range(1, rows), 0, self.end, colors="#dddddd", linewidths=0.5, zorder=0)
 
     def _place(self, y: int, kind: str, half: str) -> tuple[float, float]:
-        """Upper edge and height of a kind of slot, or of a communication line, in its row."""
-        if kind in self.lines:
-            step = 0.14 / len(self.lines)
-            return y + 0.85 + step * self.lines.index(kind), step * 0.86
+        """Upper edge and height of a kind of slot in its row."""
         height = self.room * (0.5 if half else KINDS[kind].height)
         return y + 1 - self.low - (self.room if half == "upper" else height), height
 
@@ -186,18 +204,26 @@ class _Panel:
         for bar in bars:
             groups.setdefault((bar.kind, bar.shade, bar.half), []).append((bar.start, bar.end))
         for (kind, shade, half), spans in groups.items():
-            is_line = kind in self.lines
-            shown = merged(spans, self.end * PIXEL) if is_line else spans
-            edge = {"edgecolors": "none", "linewidth": 0.0}
-            if not is_line:
-                edge = {"edgecolors": "white", "linewidth": min(0.5, 0.12 * self.width[kind, half])}
+            if kind in self.lines:
+                self._draw_line(y, kind, spans)
+                continue
+            edge = {"edgecolors": "white", "linewidth": min(0.5, 0.12 * self.width[kind, half])}
             styles: list[dict[str, Any]] = [{"facecolors": _colour(kind, shade), **edge, "zorder": 2}]
             if hatch := KINDS[kind].hatch:
                 styles.append({"facecolors": "none", "edgecolors": hatch[1], "linewidth": 0.0, "hatch": hatch[0], "zorder": 2.5})
             for style in styles:
-                widths, place = [(start, end - start) for start, end in shown], self._place(y, kind, half)
+                widths, place = [(start, end - start) for start, end in spans], self._place(y, kind, half)
                 self.axes.broken_barh(widths, place, rasterized=self.rasterized, **style)
         self._draw_waits(y, bars)
+
+    def _draw_line(self, y: int, kind: str, spans: list[tuple[float, float]]) -> None:
+        """Draws the communication of an axis: strokes of a whole number of pixels, none of them too short to be seen."""
+        least = LEAST_PX * POINTS / DPI / self.points_per_time
+        shown = merged(spans, least)
+        starts, ends = [start for start, _ in shown], [max(end, start + least) for start, end in shown]
+        middle = y + 0.99 - self.band + self.band * (self.lines.index(kind) + LINE / 2) / len(self.lines)
+        style: dict[str, Any] = {"linewidth": self.line_px * POINTS / DPI, "capstyle": "butt", "zorder": 2}
+        self.axes.hlines([middle] * len(shown), starts, ends, colors=_colour(kind, 0), rasterized=self.rasterized, **style)
 
     def _draw_waits(self, y: int, bars: tuple[Bar, ...]) -> None:
         """Draws the pale upper part of slots, as high as the share in which they wait."""
@@ -222,6 +248,8 @@ class _Panel:
             behind = _colour(bar.kind, bar.shade)
             colour = "white" if bar.waits < MIDDLE and _luminance(behind) < DARK else "#202020"
             style: dict[str, Any] = {"fontsize": size, "ha": "center", "va": "center_baseline", "color": colour}
+            if KINDS[bar.kind].hatch:
+                style["bbox"] = {"facecolor": behind, "edgecolor": "none", "pad": 0.4}
             self.axes.text((bar.start + bar.end) / 2, top + height / 2, bar.text, zorder=3, clip_on=True, **style)
 
 
@@ -266,7 +294,9 @@ def _draw_legend(figure: Figure, charts: Sequence[Chart]) -> None:
         label = kind.name if kind.height else f"{kind.name} (line)"
         patches.append(Patch(facecolor=kind.colours[0], edgecolor=stroke, hatch=hatch, label=label))
     if any(bar.waits > 0 for chart in charts for row in chart.rows for bar in row.bars):
-        patches.append(Patch(facecolor=_pale(KINDS["B"].colours[0]), edgecolor="white", label="pale: share without a kernel"))
+        patches.append(
+            Patch(facecolor=_pale(KINDS["B"].colours[0]), edgecolor="white", label="pale part: waiting inside the slot")
+        )
     patches.append(Patch(facecolor="white", edgecolor="#bbbbbb", label="idle"))
     if any(chart.shades > 1 for chart in charts):
         patches.append(Patch(alpha=0, label="(darker: later chunks)"))

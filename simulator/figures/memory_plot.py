@@ -1,6 +1,6 @@
 """The memory of a run over time: by class on the fullest rank, and the sum on every pipeline rank, below the capacity of a GPU.
 
-What a rank holds throughout lies at the bottom, in muted colours; what comes and goes lies above it.
+What a rank holds throughout lies at the bottom; what comes and goes lies above it.
 """
 
 from __future__ import annotations
@@ -9,32 +9,21 @@ import numpy as np
 
 from ..errors import must_be
 from ..metrics import Array
-from ..program.holdings import Holding
 from ..simulation.run import Run
 from ..units import GIB, MS_PER_S, show_bytes
 from .drawing import Axes, Drawing, Figure, Line2D, Patch, colormaps, legible
+from .memory_colours import COLOURS as COLOURS
+from .shown_ranks import spread
+from .time_axis import set_ticks, unit_of
 
-COLOURS = {
-    Holding.CONTEXT: "#8d939c",
-    Holding.NCCL: "#b0b5bd",
-    Holding.FRAGMENTATION: "#d3d6db",
-    Holding.WORKSPACE: "#cbbfa6",
-    Holding.PARAMETERS: "#31557f",
-    Holding.MASTER: "#5c83b1",
-    Holding.MOMENTS: "#a3bddb",
-    Holding.GRADIENTS: "#39776a",
-    Holding.GATHERED: "#8667a8",
-    Holding.COMMUNICATION: "#c56b8c",
-    Holding.LOGITS: "#f2c667",
-    Holding.ACTIVATIONS: "#e2873b",
-}
-"""Colours of the classes, from the bottom to the top."""
 CAPACITY = "#b3261e"
 MOST_POINTS = 4000
 """Largest number of times in a curve. Between two of them stands the largest sum."""
 MOST_NAMED = 18
 """Largest number of ranks that the legend names."""
-WIDTH_IN, TALL_IN, LOW_IN = 12.0, 4.2, 2.4
+WIDTH_IN, LEGEND_IN, TALL_IN, LOW_IN = 12.0, 2.5, 4.2, 2.4
+POINTS = 72
+"""Points of an inch."""
 ROOM = 1.06
 """Height of the axes over the capacity, or over the peak where it is higher."""
 
@@ -58,7 +47,9 @@ def memory_plot(run: Run) -> Figure:
         axes.grid(axis="y", color="#e4e6ea", linewidth=0.6)
         axes.set_axisbelow(True)
     panels[-1].set_xlim(0, end_ms)
-    panels[-1].set_xlabel(f"time (ms): {run.observation.window.text}")
+    per_s, unit = unit_of(run.metrics.step_time_s)
+    set_ticks(panels[-1].xaxis, (0, end_ms), POINTS * (WIDTH_IN - LEGEND_IN), per_s / MS_PER_S)
+    panels[-1].set_xlabel(f"time ({unit}): {run.observation.window.text}")
     return figure
 
 
@@ -86,11 +77,11 @@ def _draw_classes(axes: Axes, run: Run, end_ms: float) -> None:
 def _draw_ranks(axes: Axes, run: Run, end_ms: float) -> None:
     """Draws the sum of every pipeline rank as a line, darker for later ranks."""
     colours = colormaps["viridis_r"](np.linspace(0.15, 1.0, len(run.memory)))
-    apart = -(-len(run.memory) // MOST_NAMED)
+    named = spread([rank.rank for rank in run.memory], MOST_NAMED)
     for rank, colour in zip(run.memory, colours, strict=True):
         times, held = run.memory_over_time(rank.rank)
         at_ms, values = _thinned(times, held[None], end_ms)
-        label = f"rank {rank.rank}" if rank.rank % apart == 0 else None
+        label = f"rank {rank.rank}" if rank.rank in named else None
         axes.step(at_ms, values[0], where="post", color=colour, linewidth=1.1, label=label, zorder=3)
     axes.set_title("every pipeline rank", fontsize=10, loc="left")
     columns = 2 if len(run.memory) > MOST_NAMED // 2 else 1

@@ -2,7 +2,7 @@
 // Draws the timeline and the memory of the packed data. Times are nanoseconds; `view` is the span that both canvases show.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const LABEL_PX = 150, ROW_GAP_PX = 6, MEMORY_PX = 190, LEAST_NS = 200, LEAST_TEXT_PX = 34;
+const LABEL_PX = 176, ROW_GAP_PX = 6, MOST_NAMED = 8, MEMORY_PX = 190, LEAST_NS = 200, LEAST_TEXT_PX = 34;
 const SLOT_PX = data.ranks.length > 16 ? 14 : 24, LINE_PX = data.ranks.length > 16 ? 3 : 5;
 const TRANSFER_COLOUR = "#7d8793";
 const view = { from: 0, until: data.lastsNs };
@@ -206,13 +206,19 @@ function drawLine(pen, lane, top, x, scale) {
   }
 }
 
-const colourOfRank = (number) => `hsl(${Math.round(220 - (200 * number) / Math.max(1, data.ranks.length - 1))} 65% 45%)`;
+// Ranks of one place in the pipeline hold the same, and have one curve. The curves with a name beside them are all, or the first,
+// the last and some between, evenly spaced.
+const texts = data.ranks.map((rank) => JSON.stringify(rank.memory));
+const curves = data.ranks.filter((_, at) => texts.indexOf(texts[at]) === at);
+const lines = Math.min(curves.length, MOST_NAMED);
+const namedCurves = Array.from({ length: lines }, (_, line) => Math.round((line * (curves.length - 1)) / Math.max(1, lines - 1)));
+const colourOfCurve = (number) => `hsl(${Math.round(220 - (200 * number) / Math.max(1, curves.length - 1))} 65% 45%)`;
 
 function drawMemory() {
   const [pen, width] = prepared(memory, MEMORY_PX), scale = (width - LABEL_PX) / (view.until - view.from);
   const x = (ns) => LABEL_PX + (ns - view.from) * scale;
   const peak = (rank) => rank.memory[1].reduce((one, other) => Math.max(one, other), 0);
-  const most = Math.max(data.capacityBytes, ...data.ranks.map(peak));
+  const most = Math.max(data.capacityBytes, ...curves.map(peak));
   const y = (bytes) => MEMORY_PX - 4 - (bytes / most) * (MEMORY_PX - 16);
   ticks(pen, width, x, MEMORY_PX, false);
   pen.textAlign = "right";
@@ -231,9 +237,9 @@ function drawMemory() {
   pen.lineTo(width, y(data.capacityBytes));
   pen.stroke();
   pen.setLineDash([]);
-  data.ranks.forEach((rank, number) => {
+  curves.forEach((rank, number) => {
     const [times, held] = rank.memory;
-    pen.strokeStyle = colourOfRank(number);
+    pen.strokeStyle = colourOfCurve(number);
     pen.lineWidth = 1.2;
     pen.beginPath();
     let at = Math.max(0, firstBehind(times.length, (i) => times[i], view.from) - 1);
@@ -248,9 +254,9 @@ function drawMemory() {
   pen.restore();
   pen.textAlign = "left";
   pen.font = "11px system-ui, sans-serif";
-  data.ranks.slice(0, 8).forEach((rank, number) => {
-    pen.fillStyle = colourOfRank(number);
-    pen.fillText(rank.name, 0, 40 + 16 * number);
+  namedCurves.forEach((number, line) => {
+    pen.fillStyle = colourOfCurve(number);
+    pen.fillText(curves[number].name, 0, 40 + 16 * line, LABEL_PX - 8);
   });
 }
 
@@ -350,11 +356,11 @@ timeline.addEventListener("keydown", (event) => {
 });
 memory.addEventListener("mousemove", (event) => {
   const ns = nsAt(event.offsetX);
-  const lines = data.ranks.slice(0, 16).map((rank) => {
-    const [times, held] = rank.memory, at = firstBehind(times.length, (i) => times[i], ns) - 1;
+  const said = namedCurves.map((number) => {
+    const rank = curves[number], [times, held] = rank.memory, at = firstBehind(times.length, (i) => times[i], ns) - 1;
     return `${rank.name}: ${showBytes(held[Math.max(0, at)])}`;
   });
-  tell(event, event.offsetX >= LABEL_PX ? [`at ${show(ns)}`, ...lines].join("\n") : "");
+  tell(event, event.offsetX >= LABEL_PX ? [`at ${show(ns)}`, ...said].join("\n") : "");
 });
 memory.addEventListener("mouseleave", (event) => tell(event, ""));
 byId("in").addEventListener("click", () => zoom(0.5));
@@ -377,5 +383,6 @@ else draw();
 const lanes = data.ranks.flatMap((rank) => rank.lanes);
 document.body.dataset.bars = lanes.reduce((sum, lane) => sum + lane.end.length, 0);
 document.body.dataset.ends = lanes.map((lane) => lane.end[lane.end.length - 1]).join(" ");
+document.body.dataset.curves = namedCurves.map((number) => curves[number].name).join("; ");
 document.body.dataset.state = "ready";
 document.title = `${data.title} (ready)`;

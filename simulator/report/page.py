@@ -39,8 +39,8 @@ def report(
 ) -> TimelineData:
     """Writes the report of a run as an HTML file, and returns what its timeline shows.
 
-    The timeline has the first rank of every pipeline coordinate, or the given ranks; with an explanation (`sim.explain`) the
-    report says what a step is lost to, and what would make it shorter.
+    The timeline has a rank of every kind, or of every pipeline coordinate if there are many kinds, or the given ranks. With an
+    explanation (`sim.explain`) the report says what a step is lost to, and what would make it shorter.
     """
     must_be(run, Run, "run", "a run", 'report(sim.simulate(model, cluster, plan, job), "report.html")')
     must_be(path, (str, Path), "path", "the path of a file", 'report(run, "report.html")')
@@ -58,7 +58,7 @@ def page(run: Run, shown: TimelineData, explanation: Explanation | None = None) 
     packed = json.dumps({"title": title, **shown.packed}, separators=(",", ":")).replace("<", "\\u003c")
     parts = [
         sections.facts(run),
-        sections.time_by_cause(run, shown.ranks),
+        sections.time_by_cause(run, shown),
         sections.why(explanation) if explanation else sections.idle(run),
         _timeline(run, shown),
         sections.memory(run),
@@ -101,8 +101,8 @@ def _lead(run: Run) -> str:
 
 def _timeline(run: Run, shown: TimelineData) -> str:
     """The place of the timeline and of the curves of memory below it."""
-    left_out = f" {shown.left_out} pipeline ranks are left out to keep the page small." if shown.left_out else ""
-    about = f"{shown.bars:,} operations of {len(shown.ranks)} of {run.gpus:,} ranks, {run.observation.window.text}.{left_out}"
+    about = f"{shown.bars:,} operations of {len(shown.ranks)} of {run.gpus:,} ranks, {run.observation.window.text}."
+    about += f" {shown.left_out} are shown, evenly spaced, to keep the page small." if shown.left_out else ""
     return f"""<section id="when">
 <h2>Timeline</h2>
 <div class="tools"><button id="in" type="button">closer</button><button id="out" type="button">farther</button>

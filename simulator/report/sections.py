@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from ..escape import html
 from ..figures.bars import KINDS
+from ..figures.memory_colours import COLOURS as MEMORY
 from ..metrics.idle import BUBBLE, BUSY, OPTIMIZER, TimeByCause, imbalance
+from ..program.holdings import Holding
 from ..program.operations import HOST
 from ..simulation.energy import Energy
 from ..simulation.run import Run, memory_record
 from ..study.idle_causes import Cause, idle_time
-from ..units import GB, US_PER_S, show_bytes, show_digits, show_s
+from ..units import US_PER_S, show_bytes, show_digits, show_s
+from .timeline_data import TimelineData, first_of_pipeline, rank_name
 
 if TYPE_CHECKING:
     from ..advise.explanation import Explanation
@@ -21,14 +24,15 @@ MOST_ROWS = 12
 """Number of rows of a table beyond which the shortest are left out."""
 LEAST = 1 / 2000
 """The smallest part of a step that is named."""
-NAMES = {BUSY: "kernels run", BUBBLE: "pipeline bubble", OPTIMIZER: "optimizer", HOST: "launch overhead"}
+NAMES = {BUSY: "model kernels run", BUBBLE: "pipeline bubble", OPTIMIZER: "optimizer", HOST: "launch overhead"}
 COLOURS = {BUSY: "#6f8fb3", BUBBLE: "#cfd5dd", OPTIMIZER: "#4d4d4d"}
 LOSS, GAIN, WHOLE = "#c8781e", "#8d939c", "#31557f"
 """Of what a cause adds to a step, of a cause without which the rest takes longer, and of what remains."""
 OF_MEMORY = {
-    "parameters": ("parameters", "#31557f"), "gradients": ("gradients", "#7b3fa0"), "optimizer": ("optimizer", "#4d4d4d"),
-    "activations": ("activations", "#db493e"), "working": ("in use at the peak", "#e0a722"),
-    "context": ("CUDA context", "#9aa3af"), "nccl": ("NCCL buffers", "#7d8793"), "fragmentation": ("fragmentation", "#c5cbd3"),
+    "parameters": ("parameters", MEMORY[Holding.PARAMETERS]), "gradients": ("gradients", MEMORY[Holding.GRADIENTS]),
+    "optimizer": ("optimizer", MEMORY[Holding.MOMENTS]), "activations": ("activations", MEMORY[Holding.ACTIVATIONS]),
+    "working": ("working set", MEMORY[Holding.WORKSPACE]), "context": ("context", MEMORY[Holding.CONTEXT]),
+    "nccl": ("NCCL", MEMORY[Holding.NCCL]), "fragmentation": ("fragmentation", MEMORY[Holding.FRAGMENTATION]),
 }  # fmt: skip
 """The classes of memory that a bar shows: their names and colours."""
 
@@ -67,17 +71,18 @@ def _colour(cause: str) -> str:
     return colour if axis == cause else f"color-mix(in srgb, {colour} 45%, white)"
 
 
-def time_by_cause(run: Run, ranks: Iterable[int]) -> str:
-    """The step of a mean rank, and of the shown ranks, by what the time is spent on."""
+def time_by_cause(run: Run, timeline: TimelineData) -> str:
+    """The step of a mean rank, and of the ranks of the timeline, by what the time is spent on."""
     found, observed = run.time_by_cause, run.observation
     means = {cause: observed.mean_s(found.of(cause)) / observed.step_s for cause in found.causes}
     shown = [cause for cause, share in means.items() if share >= LEAST]
     rows = [_stack("mean of all ranks", ((_colour(c), means[c], f"{_named(c)} {means[c]:.1%}") for c in shown), " first")]
-    for rank in ranks:
+    for rank in timeline.ranks:
         which = int(run.engine_timeline.class_of[rank])
-        rows.append(_stack(f"rank {rank}", _shares(found, which, int(observed.window_ns[which]), shown)))
+        rows.append(_stack(rank_name(run, rank), _shares(found, which, int(observed.window_ns[which]), shown)))
     legend = _legend({f"{_named(cause)} {means[cause]:.1%}": _colour(cause) for cause in shown})
-    return _section("Where the time goes", "".join(rows) + legend)
+    note = f"{timeline.left_out} are shown; the mean is of all." if timeline.left_out else ""
+    return _section("Where the time goes", "".join(rows) + legend, html(note))
 
 
 def _shares(found: TimeByCause, which: int, lasts_ns: int, shown: Sequence[str]) -> Iterator[tuple[str, float, str]]:
@@ -152,13 +157,13 @@ def why(found: Explanation) -> str:
 def memory(run: Run) -> str:
     """The memory of every pipeline rank at its peak, by class."""
     have = run.scenario.cluster.gpu.memory_bytes
-    whole_bytes, rows = max(have, run.peak_memory_bytes), []
+    whole_bytes, rows, first = max(have, run.peak_memory_bytes), [], first_of_pipeline(run)
     for rank in run.memory:
         record = memory_record(rank)
         held = {name: record[f"{kind}_bytes"] for kind, (name, _) in OF_MEMORY.items()}
         colours = [colour for _, colour in OF_MEMORY.values()]
         parts = [(c, size / whole_bytes, f"{n} {show_bytes(size)}") for c, (n, size) in zip(colours, held.items(), strict=True)]
-        rows.append(_stack(f"pipeline rank {rank.rank}: {show_bytes(rank.total_bytes)}", parts))
+        rows.append(_stack(f"{rank_name(run, first[rank.rank])}: {show_bytes(rank.total_bytes)}", parts))
     what = "the memory of a GPU" if whole_bytes == have else "what the fullest rank needs"
     note = f"The frame of every bar is {show_bytes(whole_bytes)}, {what}."
     return _section("Memory by class", "".join(rows) + _legend(dict(OF_MEMORY.values())), note)
@@ -171,8 +176,9 @@ def network(run: Run) -> str:
     rows = []
     for of in used[:MOST_ROWS]:
         shares = of["utilisation"], of["highest_utilisation"], of["waited_s"] / step_s, of["full_s"] / step_s
-        rows.append([of["kind"], f"{of['links']:,}", f"{of['bytes'] / GB:,.1f}", *(f"{share:.1%}" for share in shares)])
-    head = ["links", "number", "GB each step", "used, mean", "used, most", "ranks wait for them", "of that full"]
+        rows.append([of["kind"], f"{of['links']:,}", show_bytes(of["bytes"]), *(f"{share:.1%}" for share in shares)])
+    waits = "mean wait, of the step", "at full links, of the step"
+    head = ["class of links", "links", "traffic each step", "mean utilisation", "highest", *waits]
     return _section("Network", _table(head, rows, right=range(1, 7))) if rows else ""
 
 
@@ -184,7 +190,7 @@ def costs(run: Run) -> str:
          c.axis or "kernel", c.provenance, f"{c.sigma:.0%}"]
         for c in sorted((*run.kernel_costs, *run.collective_costs), key=lambda c: -c.seconds)[:MOST_ROWS]
     ]  # fmt: skip
-    head = ["operation", "shape", "calls", "us each", "each step, mean rank", "kind", "how its time is known", "standard error"]
+    head = ["operation", "shape", "calls", "us each", "each step, mean rank", "kind", "provenance", "standard error"]
     note = "Calls are those of one replica. <code>trainsim run --costs</code> lists all of them with their models."
     return _section("What costs most", f'<div class="wide">{_table(head, rows, right=(2, 3, 4, 7))}</div>', note)
 

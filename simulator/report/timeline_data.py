@@ -7,7 +7,7 @@ stored once. All times are nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from ..engine.task import Array
 from ..figures.bars import KINDS, step_spans_ns
+from ..figures.shown_ranks import candidates, kinds_of, left_out, perturbed, spread
 from ..program.labels import Labels
 from ..program.operations import COMPUTE
 from ..program.slot import KINDS as SLOT_KINDS
@@ -37,8 +38,8 @@ class TimelineData:
     ranks: tuple[int, ...]
     bars: int
     """Number of operations that take time, of all shown ranks."""
-    left_out: int
-    """Number of pipeline ranks that are not shown, where nobody chose."""
+    left_out: str
+    """How many of the pipeline ranks and kinds of ranks are shown, where nobody chose and not all are."""
 
 
 class _Numbers(dict[Any, int]):
@@ -50,11 +51,11 @@ class _Numbers(dict[Any, int]):
 
 
 def timeline_data(run: Run, ranks: Iterable[int] | None = None) -> TimelineData:
-    """The operations of the measured steps on some ranks, by default the first of every pipeline coordinate."""
-    chosen = list(_first_of_coordinates(run)) if ranks is None else run.existing(ranks)
-    shown = _bearable(run, chosen) if ranks is None else chosen
+    """The operations of the measured steps on some ranks, by default as many of the ranks of a timeline as a page can show."""
+    kinds = kinds_of(run)
+    shown = run.existing(ranks) if ranks is not None else _bearable(run, candidates(run, kinds))
     words, entries, labels = _Numbers(), _Numbers(), _Numbers()
-    packed = [_rank(run, rank, (words, entries, labels)) for rank in shown]
+    packed = [_rank(run, rank, kinds.others(rank, shown), (words, entries, labels)) for rank in shown]
     memory = _memory_curves(run, shown)
     observed = run.observation
     data = {
@@ -67,23 +68,33 @@ def timeline_data(run: Run, ranks: Iterable[int] | None = None) -> TimelineData:
         "ranks": [{**one, "memory": curve} for one, curve in zip(packed, memory, strict=True)],
     }
     bars = sum(one["bars"] for one in packed)
-    return TimelineData(data, tuple(shown), bars, len(chosen) - len(shown))
+    return TimelineData(data, tuple(shown), bars, left_out(kinds, shown) if ranks is None else "")
 
 
-def _first_of_coordinates(run: Run) -> Iterable[int]:
-    """The first rank of every pipeline coordinate, of the first role where it has several."""
-    program = run.engine_timeline.skeleton.program[run.engine_timeline.class_of]
-    coordinate = np.array([labels.pipeline for labels in run.labels])[program]
-    return [int(rank) for rank in np.unique(coordinate, return_index=True)[1]]
+def _bearable(run: Run, ranks: Sequence[int]) -> list[int]:
+    """As many of the ranks as a page can show, and at least one."""
+    rows = {rank: len(run.labels[run.coordinate(rank)].step) for rank in ranks}
+    for most in range(min(MOST_RANKS, len(ranks)), 1, -1):
+        shown = spread(ranks, most, perturbed(run))
+        if sum(rows[rank] for rank in shown) <= MOST_BARS:
+            return shown
+    return spread(ranks, 1)
 
 
-def _bearable(run: Run, ranks: list[int]) -> list[int]:
-    """As many of the ranks as a page can show, the first ones, and at least one."""
-    rows = np.cumsum([len(run.labels[run.coordinate(rank)].step) for rank in ranks])
-    return ranks[: max(1, min(MOST_RANKS, int(np.searchsorted(rows, MOST_BARS, side="right"))))]
+def first_of_pipeline(run: Run) -> list[int]:
+    """The first rank of every pipeline coordinate."""
+    timeline = run.engine_timeline
+    pipeline = np.array([labels.pipeline for labels in run.labels])[timeline.skeleton.program[timeline.class_of]]
+    return [int(rank) for rank in np.unique(pipeline, return_index=True)[1]]
 
 
-def _rank(run: Run, rank: int, numbers: tuple[_Numbers, _Numbers, _Numbers]) -> dict[str, Any]:
+def rank_name(run: Run, rank: int) -> str:
+    """A rank by its place in the pipeline, if there is one, and by its number."""
+    pipeline = run.labels[run.coordinate(rank)].pipeline
+    return f"pipeline rank {pipeline} (rank {rank})" if run.program.ranks > 1 else f"rank {rank}"
+
+
+def _rank(run: Run, rank: int, others: int, numbers: tuple[_Numbers, _Numbers, _Numbers]) -> dict[str, Any]:
     """A rank with its slots, and its streams with what takes time on them."""
     timeline, labels = run.engine_timeline, run.labels[run.coordinate(rank)]
     times, from_ns = timeline.rank_times(rank), run.observation.from_ns
@@ -98,11 +109,11 @@ def _rank(run: Run, rank: int, numbers: tuple[_Numbers, _Numbers, _Numbers]) -> 
         axis = next((labels.axes[op] for op in labels.op[rows].tolist()), "")
         lanes.append({"name": name, "axis": axis, "runs": _runs(labels, rows, start, end, numbers)})
     stages = [str(stage.number) for stage in run.program.stages if stage.rank == labels.pipeline]
-    others = int(timeline.multiplicity[timeline.class_of[rank]]) - 1
+    changed = ", perturbed" if rank in perturbed(run) else ""
     return {
         "rank": rank,
-        "name": f"rank {rank}",
-        "about": f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}" + f"; {others:,} more like it" * (others > 0),
+        "name": rank_name(run, rank),
+        "about": f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}{changed}" + f"; {others:,} more like it" * (others > 0),
         "steps": _steps(run, rank, labels),
         "lanes": [lane for lane in lanes if lane["runs"]],
         "bars": len(lasting),

@@ -24,6 +24,7 @@ from simulator.figures import trace
 from simulator.figures.bars import KINDS, chart_of_evaluation, chart_of_run, computing_ns, merged
 from simulator.figures.drawing import legible, save
 from simulator.figures.gantt import gantt
+from simulator.figures.memory_colours import COLOURS
 from simulator.figures.pareto import Point, pareto
 from simulator.figures.topology_colours import MARK, UNLOADED, HeatMap
 from simulator.figures.topology_plot import draw
@@ -34,6 +35,8 @@ from simulator.lowering import lower
 from simulator.program import operations
 from simulator.program.layout import lay_out
 from simulator.program.slot import Durations, Shape
+from simulator.report.sections import COLOURS as OF_CAUSES
+from simulator.report.sections import OF_MEMORY
 from simulator.simulation.run import Run
 from simulator.study.schedule import evaluate
 from simulator.study.waterfall import waterfall
@@ -146,6 +149,18 @@ def test_kinds_of_slots_stay_apart_for_colour_blind_readers_and_in_grey(seen: st
 def test_lines_of_communication_stay_apart_for_colour_blind_readers_and_in_grey(seen: str, least: float) -> None:
     lines = [lab(DEFICIENCIES[seen] @ linear(kind.colours[0])) for kind in KINDS.values() if not kind.height]
     assert min(float(np.linalg.norm(one - other)) for one, other in combinations(lines, 2)) > least
+
+
+def test_no_colour_of_memory_is_like_one_of_time_or_like_its_neighbour_in_a_stack() -> None:
+    time = [*(kind.colours[0] for kind in KINDS.values()), *OF_CAUSES.values()]
+    stacks = [[*COLOURS.values()], [colour for _, colour in OF_MEMORY.values()]]
+    for one in COLOURS.values():
+        assert min(float(np.linalg.norm(lab(linear(one)) - lab(linear(other)))) for other in time) > 19
+    for deficiency, least in (("none", 14), ("deuteranopia", 14), ("protanopia", 14), ("grey", 4)):
+        for stack in stacks:
+            tints = [lab(DEFICIENCIES[deficiency] @ linear(colour)) for colour in stack]
+            assert min(float(np.linalg.norm(one - other)) for one, other in pairwise(tints)) > least
+    assert {colour for _, colour in OF_MEMORY.values()} <= set(COLOURS.values()), "the report and the plot have one palette"
 
 
 def test_the_pale_part_of_a_slot_is_the_share_without_a_kernel(run: Run) -> None:

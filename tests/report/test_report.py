@@ -21,6 +21,7 @@ from simulator.report import timeline_data as packing
 from simulator.report.page import page, report
 from simulator.report.timeline_data import timeline_data
 from simulator.simulation.run import Run
+from simulator.units import show_bytes
 
 from ..commandline import trainsim
 from ..small_scenarios import scenario, small_cluster, small_model
@@ -105,11 +106,26 @@ def test_a_large_run_shows_fewer_ranks_and_says_so(monkeypatch: pytest.MonkeyPat
     rows = len(run.labels[0].step)
     monkeypatch.setattr(packing, "MOST_BARS", 2 * rows + rows // 2)
     shown = timeline_data(run)
-    assert (len(shown.ranks), shown.left_out) == (2, 2)
-    assert "2 pipeline ranks are left out" in page(run, shown)
+    assert (shown.ranks, shown.left_out) == ((0, 12), "2 of 4 pipeline ranks")
+    assert "2 of 4 pipeline ranks are shown, evenly spaced" in page(run, shown)
+    assert "2 of 4 pipeline ranks are shown; the mean is of all" in page(run, shown)
     monkeypatch.setattr(packing, "MOST_BARS", 1)
     assert len(timeline_data(run).ranks) == 1
     assert len(timeline_data(run, ranks=[0, 1, 5]).ranks) == 3
+
+
+def test_a_slow_rank_is_shown_and_ranks_have_one_name_throughout() -> None:
+    run = scenario(
+        cluster=small_cluster(4), plan=sim.Plan(tp=2, pp=2, dp=4), perturb=(sim.Perturb(rank=13, speed=0.6),)
+    ).simulate()
+    shown = timeline_data(run)
+    packed = {one["rank"]: one for one in shown.packed["ranks"]}
+    assert packed[13]["name"] == "pipeline rank 1 (rank 13)"
+    assert packed[13]["about"] == "stage 1, perturbed"
+    text = page(run, shown)
+    assert text.count("pipeline rank 1 (rank 13)</span>") == 1, "in the bars of time"
+    assert text.count("pipeline rank 1 (rank 8)") == 5, "twice each for time and memory, and in the data of the timeline"
+    assert timeline_data(simulated("fsdp")).packed["ranks"][0]["name"] == "rank 0"
 
 
 class Tags(HTMLParser):
@@ -159,6 +175,18 @@ def test_the_shares_of_a_bar_are_those_of_the_step() -> None:
     widths = [float(width) for width in re.findall(r"width:([0-9.]+)%", first[: first.index("</div></div>")])]
     assert sum(widths) == pytest.approx(100, abs=0.5)
     assert widths[0] == pytest.approx(100 * run.metrics.busy_s / run.metrics.step_time_s, abs=0.01)
+
+
+def test_the_table_of_the_network_says_what_its_shares_are_of() -> None:
+    run = simulated("interleaved")
+    text = page(run, timeline_data(run))
+    rows = re.findall("<tr>(.*?)</tr>", text[text.index("<h2>Network</h2>") : text.index("<h2>What costs most</h2>")])
+    cells = [re.findall("<t[hd][^>]*>(.*?)</t", row) for row in rows]
+    assert cells[0][-2:] == ["mean wait, of the step", "at full links, of the step"]
+    used = [of for of in run.network.classes if of["bytes"]]
+    for row, of in zip(cells[1:], used, strict=True):
+        assert row[2] == show_bytes(of["bytes"])
+        assert row[-2:] == [f"{of[key] / run.metrics.step_time_s:.1%}" for key in ("waited_s", "full_s")]
 
 
 def test_names_from_outside_are_text() -> None:
@@ -220,6 +248,19 @@ def test_a_browser_draws_every_operation(name: str, tmp_path: Path) -> None:
             ends[rank["rank"], stream] = end
     assert f'data-ends="{" ".join(map(str, ends.values()))}"' in drawn
     assert 'data-state="ready"' in drawn
+
+
+@pytest.mark.slow
+def test_curves_of_memory_are_named_from_the_first_to_the_last_and_each_once(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    plan = sim.Plan(tp=2, pp=2, dp=4)
+    report(scenario(cluster=small_cluster(4), plan=plan, perturb=(sim.Perturb(rank=13, speed=0.6),)).simulate(), file)
+    assert 'data-curves="pipeline rank 0 (rank 0); pipeline rank 1 (rank 8)"' in in_browser(file, "--dump-dom")
+    report(scenario(small_model(16), small_cluster(4), sim.Plan(pp=16), sim.Job(256, 32, 1)).simulate(), file)
+    found = re.search('data-curves="([^"]*)"', in_browser(file, "--dump-dom"))
+    named = found[1].split("; ") if found else []
+    assert len(named) == 8
+    assert (named[0], named[-1]) == ("pipeline rank 0 (rank 0)", "pipeline rank 15 (rank 15)")
 
 
 @pytest.mark.slow
