@@ -133,7 +133,8 @@ def _degrees(scenario: Scenario, whole: Cluster | None = None) -> Found:
         yield "plan.dp", f"{product} = {asked} leaves {gpus - asked} of {gpus} GPUs idle", hint
     elif gpus % fixed:
         near = [n for n in range(fixed, 0, -1) if gpus % n == 0][:1] + [n for n in range(fixed, gpus + 1) if gpus % n == 0][:1]
-        hint = f"a product of {' or '.join(map(str, near))}, or {by_gpus}"
+        divides = not gcd(scenario.model.heads, scenario.model.ffn_hidden) % plan.tp  # else no number of nodes helps
+        hint = f"a product of {' or '.join(map(str, near))}" + f", or {by_gpus}" * divides
         yield "plan", f"{gpus} GPUs do not divide by {product} = {fixed}", hint
 
 

@@ -232,3 +232,10 @@ def test_long_values_of_the_command_line_are_cut(line: list[str], folder: Path) 
     said = trainsim(*line)
     assert said.code == 2
     assert len(said.err) < 500
+
+
+def test_more_nodes_are_not_proposed_for_a_degree_that_does_not_divide_the_model() -> None:
+    said = trainsim("run", "llama3-70b-64xh100", "--set", "plan.tp=5").err
+    assert "hint: a product of 32 or 64\n" in said
+    assert "tp: 4" in said
+    assert "nodes: 6" in trainsim("run", "llama3-70b-64xh100", "--set", "plan.pp=3", "--set", "plan.tp=16").err
