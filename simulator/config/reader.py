@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ..errors import Fault, UserError, did_you_mean, either, shown
 from ..fields import Also, Contradiction, Declared, Form, Later, Length, Limits, Noun, form, keys, limits_words, specs
-from ..units import checked, parse
+from ..units import checked, counted, parse
 from .document import Document, Place, dotted, place_of
 from .suggestions import plain, true_or_false, unknown_key, whole_number
 
@@ -290,11 +290,11 @@ def _takes(field: Form, data: Any) -> bool:
 def _beyond(limits: Limits | Length, value: Any) -> tuple[str, str] | None:
     """The limit that a number, or the length of a text or list, exceeds, and the nearest legal value."""
     if isinstance(limits, Length):
-        entries = "characters" if isinstance(value, str) else "entries"
+        noun = "character" if isinstance(value, str) else "value"
         if len(value) < limits.least:
-            return "too short" if value else "empty", f"at least {limits.least} {entries}"
+            return "too short" if value else "empty", f"at least {counted(limits.least, noun)}"
         if limits.most is not None and len(value) > limits.most:
-            return "too long", f"at most {limits.most} {entries}"
+            return "too long", f"at most {counted(limits.most, noun)}"
         return None
     if limits.ge is not None and value < limits.ge:
         return "too small", f"at least {limits.ge:.12g}"

@@ -19,7 +19,7 @@ from ..config.document import Document, Mark, place_of, read
 from ..config.reader import Grammar, Grammars, validated
 from ..config.scenario import GRAMMARS
 from ..errors import must_be
-from ..fields import Declared, Degree, Text, documented
+from ..fields import Declared, Degree, Length, Text, documented
 from ..plan.stage_layers import even
 from ..study.grid import Axis, said
 
@@ -29,6 +29,7 @@ MOST_PLANS = 200_000
 AXES_BESIDE = ("dp", "tp", "pp", "ep")
 Beside = Literal["framework", "none", "dp", "tp", "pp", "dp+tp", "dp+pp", "tp+pp", "dp+tp+pp", "dp+pp+ep", "dp+tp+pp+ep"]
 FRAMEWORK: Beside = "framework"
+SOME = Length(1)
 Kind = Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
 
 
@@ -37,29 +38,31 @@ Kind = Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
 class Space(Declared):
     """The values that each part of a plan may have in a search."""
 
-    tp: Annotated[tuple[Degree, ...], "degrees of tensor parallelism"] = (1, 2, 4, 8)
-    pp: Annotated[tuple[Degree, ...], "degrees of pipeline parallelism"] = (1, 2, 4, 8, 16)
-    cp: Annotated[tuple[Degree, ...], "degrees of context parallelism"] = (1,)
-    ep: Annotated[tuple[Degree, ...], "degrees of expert parallelism"] = (1,)
+    tp: Annotated[tuple[Degree, ...], SOME, "degrees of tensor parallelism"] = (1, 2, 4, 8)
+    pp: Annotated[tuple[Degree, ...], SOME, "degrees of pipeline parallelism"] = (1, 2, 4, 8, 16)
+    cp: Annotated[tuple[Degree, ...], SOME, "degrees of context parallelism"] = (1,)
+    ep: Annotated[tuple[Degree, ...], SOME, "degrees of expert parallelism"] = (1,)
     dp: Annotated[tuple[Degree, ...], "degrees of data parallelism; none: what the other degrees leave of the GPUs"] = ()
-    microbatch: Annotated[tuple[Degree, ...], "sequences in a microbatch"] = (1, 2, 4)
-    schedule: Annotated[tuple[Annotated[str, Text("schedule")], ...], "schedules; without a pipeline it is 1f1b"] = (
+    microbatch: Annotated[tuple[Degree, ...], SOME, "sequences in a microbatch"] = (1, 2, 4)
+    schedule: Annotated[tuple[Annotated[str, Text("schedule")], ...], SOME, "schedules; without a pipeline it is 1f1b"] = (
         "1f1b",
         "interleaved",
     )
-    chunks: Annotated[tuple[Degree, ...], "stages on a pipeline rank, for schedules that leave it open"] = (2, 4)
-    sharding: Annotated[tuple[Kind, ...], "sharding of the state of the model"] = ("zero1",)
-    recompute: Annotated[tuple[Literal["none", "selective", "full"], ...], "what backward passes compute again"] = (
+    chunks: Annotated[tuple[Degree, ...], SOME, "stages on a pipeline rank, for schedules that leave it open"] = (2, 4)
+    sharding: Annotated[tuple[Kind, ...], SOME, "sharding of the state of the model"] = ("zero1",)
+    recompute: Annotated[tuple[Literal["none", "selective", "full"], ...], SOME, "what backward passes compute again"] = (
         "none",
         "selective",
         "full",
     )
     split: Annotated[
         tuple[Literal["even", "lighter-last"], ...],
+        SOME,
         "layers of the stages: even, or with a layer less on the last stage, which has the head",
     ] = ("even", "lighter-last")
     overlap: Annotated[
         tuple[Beside, ...],
+        SOME,
         "communication beside compute: as the scenario and its framework have it, none, or that of these axes and no others",
     ] = ("framework",)
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from ..config.document import Document
 from ..config.load import document_of, document_with, list_of_settings
 from ..config.named_parts import Trust
-from ..config.scenario import Scenario, from_document
+from ..config.scenario import Scenario, ScenarioFile, from_document
 from ..errors import Fault, Infeasible, UserError, did_you_mean, must_be, shown
 from ..escape import Summarised
+from ..fields import keys
 from ..frozen import replace
 from ..hardware.cluster import Cluster
 from ..simulation.run import Run
@@ -27,6 +28,8 @@ from ..units import show_rate, show_s
 if TYPE_CHECKING:
     import pandas as pd
 
+SECTIONS = tuple(keys(ScenarioFile))
+"""The sections of a scenario, which a change may write anew."""
 LEAST, MOST = 0.01, 100.0
 """Bounds of a factor."""
 SCALED = {
@@ -121,7 +124,7 @@ def _changed(
     for change in changes:
         try:
             name, _, value = change.partition("=")
-            if "." in name:
+            if "." in name or name.strip() in SECTIONS:
                 found[change] = _scenario(scenario, (*settings, change), trust)
             else:
                 found[change] = scaled(base, name.strip(), factor_of(name.strip(), value.strip()))

@@ -13,7 +13,7 @@ import simulator as sim
 from simulator.errors import UserError
 from simulator.search.best_first import LEFT_OUT, SIMULATED
 from simulator.search.search import Found, aim_of, base_of, found_of
-from simulator.search.space import Choice, choices, space_of
+from simulator.search.space import Choice, Space, choices, space_of
 from simulator.search.weigh import Base, Measured, measured
 
 from ..commandline import SMALL
@@ -266,3 +266,9 @@ def test_overlap_and_replicas_are_dimensions() -> None:
     none = next(plan for plan in result.best if plan.choice.overlap == "none")
     assert result.document(none).at(("plan", "overlap", "dp")) is False
     assert none.value == (sim.scenario(result.document(none).data).simulate().metrics.step_time_s,)
+
+
+@pytest.mark.parametrize("part", [name for name in Space.__dataclass_fields__ if name != "dp"])
+def test_every_part_of_a_space_has_a_value(part: str) -> None:
+    with pytest.raises(UserError, match=f"{part}: a list is empty"):
+        space_of({part: []})

@@ -42,6 +42,9 @@ def step_s(**changes: Any) -> float:
         ("nvlink=x0.5", {"cluster": {**CLUSTER, "intra_node": "NVSwitch 225 GB/s"}}),
         ("gpu=x2", {"cluster": {**CLUSTER, "gpu": {"name": "h100", "site_scalar": 0.5}}}),
         ("plan.pp=2", {"plan": {**SCENARIO["plan"], "pp": 2}}),
+        ("plan={tp: 4}", {"plan": {**SCENARIO["plan"], "tp": 4}}),
+        ("perturb=[{rank: 3, speed: 0.5}]", {"perturb": [{"rank": 3, "speed": 0.5}]}),
+        ("framework=megatron-lm-2023", {"framework": "megatron-lm-2023"}),
     ],
 )
 def test_a_what_if_is_the_scenario_that_one_would_write(change: str, written: dict[str, Any]) -> None:
