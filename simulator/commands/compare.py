@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import zip_longest
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import Infeasible, UserError
 from ..units import GIB, counted, show_bytes, show_digits, show_rate, show_s
-from ._show import json_option, long_option, page_columns, picture_option, print_json, print_table, progress, say, trust_option
+from ._show import (
+    json_option,
+    long_option,
+    page_columns,
+    picture_option,
+    print_json,
+    print_table,
+    progress,
+    say,
+    text_columns,
+    trust_option,
+)
 
 if TYPE_CHECKING:
     from ..study.compare import Comparison
@@ -93,7 +105,7 @@ def _print(found: Comparison) -> None:
     left_out = [f"{counted(alike, 'result')} that differ by less than {LEAST_SPREAD:.2%}"] if alike else []
     left_out += [f"{counted(fewer, 'operator')} that differ by fewer seconds than the {MOST_OPERATORS} above"] if fewer else []
     if left_out:
-        say(f"Not listed: {', and '.join(left_out)}; --json has them.")
+        say(fill(f"Not listed: {', and '.join(left_out)}; --json has them.", text_columns(), break_on_hyphens=False))
 
 
 def _by_perturbation(differing: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:

@@ -104,7 +104,7 @@ def _print(found: Explanation) -> None:
     _paragraph("", f"Critical path, {len(path.segments):,} operations: {parts}.")
     stages = {stage: took for stage, took in path.by(lambda segment: segment.stage).items() if stage >= 0}
     if len(stages) > 1:
-        _paragraph("", f"By stage: {_listed([(f'stage {stage}', took) for stage, took in stages.items()])}.")
+        _paragraph("", f"Stages on the path: {_listed([(f'stage {stage}', took) for stage, took in stages.items()])}.")
     if path.by_link:
         _paragraph("", f"Full links on the path: {_listed(list(path.by_link.items()))}.")
     say()

@@ -114,7 +114,7 @@ def _diameter(cluster: Cluster, across: Diameter, routes: Sequence[RouteClass]) 
     sampled = "" if across.exact else f", sampled from {across.sources} of {counted(cluster.gpus, 'GPU')}"
     longest = max((route.hops[1] for route in routes), default=0)
     taken = f"; the routes of traffic have up to {longest}" if longest > across.hops else ""
-    return f"{counted(across.hops, 'link')} on the shortest path{sampled}{taken}"
+    return f"{counted(across.hops, 'link')} by shortest paths{sampled}{taken}"
 
 
 def _counted(counts: Mapping[str, int]) -> str:

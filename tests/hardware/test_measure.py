@@ -62,10 +62,10 @@ def test_ways_reach_every_gpu_and_the_diameter_is_the_longest_shortest_way(shape
 def test_the_diameter_is_told_with_the_length_of_routes_and_the_sample() -> None:
     """GPUs reach the NICs of their nodes over NVLink, so that routes are longer than the shortest path."""
     shown = dict(topology(sim.cluster("dgx-h100", nodes=4, nodes_per_pod=2), listed=False).summary)
-    said = "6 links on the shortest path, sampled from 16 of 32 GPUs; the routes of traffic have up to 8"
+    said = "6 links by shortest paths, sampled from 16 of 32 GPUs; the routes of traffic have up to 8"
     assert shown["diameter"] == said
     one = dict(topology(sim.cluster("dgx-h100", nodes=1), listed=False).summary)
-    assert one["diameter"] == "2 links on the shortest path"
+    assert one["diameter"] == "2 links by shortest paths"
 
 
 def test_classes_of_links_say_what_they_join_in_the_words_of_the_network() -> None:

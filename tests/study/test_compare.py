@@ -121,3 +121,4 @@ def test_what_is_not_listed_is_counted(tmp_path: Path) -> None:
     listed = [line for line in said.partition("Results differ")[2].splitlines()[2:] if line and not line.startswith("Not listed")]
     left_out = sum(int(number) for number in re.findall(r"(\d+) (?:result|operator)s?", said.partition("Not listed: ")[2]))
     assert left_out == len(record["result"]) - len(listed) > 0
+    assert max(map(len, said.splitlines())) <= 120
