@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Predict every row of FILE, a .csv or .csv.gz of measurements, and show how far off each source is.
 
-    Kernels and collectives take seconds. Each row of training is a run: 1,000 rows take about 5 minutes on two cores, and those
-    that ship about 2. --save keeps what is done.
+    Kernels and collectives take seconds. Each row of training is a run: on two cores the rows that ship take two to four minutes,
+    and a thousand rows eight or more. --save keeps what is done.
 
     Without FILE the published training runs that ship are predicted (`trainsim catalog published`). Rows that cannot be predicted
     are listed with line and reason. The prediction of a row never sees what was measured. An `interval` of --json is two standard
