@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import simulator as sim
-from simulator.study.waterfall import BUBBLE, waterfall
+from simulator.study.waterfall import LEFT, waterfall
 from simulator.study.without import BELOW_PEAK, IMBALANCE, LAUNCHES, OPTIMIZER, RECOMPUTATION, SLOWER_CLOCKS, Counterfactual
 
 from ..small_scenarios import scenario, small_cluster, small_model
@@ -68,7 +68,7 @@ def test_hot_experts_are_imbalance_and_no_bubble() -> None:
     shown = waterfall(run_of(plan, model=model))
     seconds = {bar.cause: bar.seconds for bar in shown.bars}
     assert seconds[IMBALANCE] > 0.1 * shown.step_s
-    assert abs(seconds[BUBBLE]) < 1e-6 * shown.step_s
+    assert abs(seconds[LEFT]) < 1e-6 * shown.step_s
 
 
 def test_what_does_not_occur_adds_nothing() -> None:
@@ -76,7 +76,7 @@ def test_what_does_not_occur_adds_nothing() -> None:
     bars = {bar.cause: bar.seconds for bar in waterfall(run).bars}
     assert bars[LAUNCHES] == bars[RECOMPUTATION] == 0
     assert bars[OPTIMIZER] > 0
-    assert bars[BUBBLE] == pytest.approx(0, abs=1e-6), "but for durations rounded to whole nanoseconds"
+    assert bars[LEFT] == pytest.approx(0, abs=1e-6), "but for durations rounded to whole nanoseconds"
 
 
 def test_messages_are_refused() -> None:
