@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 MOST_WAITS = 3
 """The limiting links that are listed one by one; the rest is summed."""
-MARKED_LINKS = 3
-"""The links that are marked in a picture, at most."""
 
 
 @click.command("network", short_help="Show the links that limit a training step.")
@@ -84,9 +82,10 @@ def command(
     print_notes(run.notes)
     if plot:
         from ..figures.drawing import save
+        from ..figures.topology_colours import longest_waits
         from ..figures.topology_plot import draw
 
-        save(draw(network.cluster, network.utilisation, marked=_longest(network)), plot)
+        save(draw(network.cluster, network.utilisation, marked=longest_waits(network)), plot)
     if as_json:
         print_json(_record(network, waited, busiest, series))
     else:
@@ -178,13 +177,3 @@ def _limit(kinds: tuple[str, ...]) -> str:
 
 def _or_none(waited_s: float) -> str:
     return show_s(waited_s) if waited_s else "-"
-
-
-def _longest(network: Network) -> dict[str, Array]:
-    """The links that are waited for at least half as long as any, by their caption."""
-    found, links = network.waited_links(MARKED_LINKS), {}
-    for one in found:
-        if 2 * one.waited_s >= found[0].waited_s:
-            alike = f" and {one.alike - 1:,} alike" if one.alike > 1 else ""
-            links[f"{one.name}{alike}, {show_s(one.waited_s)}"] = network.links_like(network.cluster.link_named(one.name))
-    return links

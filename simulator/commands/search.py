@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -107,7 +108,7 @@ def command(
     if write and found.best:
         _write(found, write)
     if plot and found.best:
-        _draw(found, plot)
+        _draw(found, plot, ", ".join([Path(scenario).name, *settings]))
     if as_json:
         print_json(_record(found, options))
     else:
@@ -177,7 +178,7 @@ def _write(found: Found, file: str) -> None:
         temporary.write_text(yaml.safe_dump(found.document(found.best[0]).data, sort_keys=False), encoding="utf-8")
 
 
-def _draw(found: Found, file: str) -> None:
+def _draw(found: Found, file: str, title: str) -> None:
     """Draws the front of step time against what it weighs."""
     from ..figures.drawing import save
     from ..figures.pareto import Point, pareto
@@ -185,7 +186,7 @@ def _draw(found: Found, file: str) -> None:
     points = [Point(*point) for point in found.points()]
     front = {plan.text for plan in found.best}
     against = found.search.aim.against or ""
-    save(pareto(points, [point for point in points if point.text in front], against), file)
+    save(pareto(points, [point for point in points if point.text in front], against, title), file)
 
 
 def _counted(found: Found) -> str:

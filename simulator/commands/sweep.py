@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,7 +73,7 @@ def command(
         else:
             frame = _in_memory(found, effort, workers)
     fields = [axis.name for axis in found.axes]
-    _write(frame, fields, output, plot)
+    _write(frame, fields, output, (plot, ", ".join([Path(scenario).name, *settings])))
     if as_json:
         rows = frame.astype(object).where(frame.notna(), None).to_dict(orient="records")
         print_json({"over": {axis.name: list(axis.values) for axis in found.axes}, "points": len(found), "rows": rows})
@@ -115,18 +116,19 @@ def _in_sqlite(found: Grid, effort: Effort, workers: Workers, file: str, part: t
         return table(found, numbers, stored.result)
 
 
-def _write(frame: pd.DataFrame, fields: list[str], output: str | None, plot: str | None) -> None:
-    """Writes the table, unless it is in SQLite already, and the picture."""
+def _write(frame: pd.DataFrame, fields: list[str], output: str | None, picture: tuple[str | None, str]) -> None:
+    """Writes the table, unless it is in SQLite already, and the picture with its title."""
     from ._result_table import write_table
 
     if output and not output.lower().endswith(SQLITE):
         write_table(frame, output)
+    plot, title = picture
     if plot:
         from ..figures.drawing import save
         from ..figures.sweep_plot import sweep_plot
 
         with progress("drawing"):
-            save(sweep_plot(frame, fields), plot)
+            save(sweep_plot(frame, fields, title), plot)
 
 
 def _print(frame: pd.DataFrame, fields: list[str]) -> None:

@@ -90,13 +90,13 @@ def spread(ranks: Sequence[int], most: int, first: Sequence[int] = ()) -> list[i
     if len(ranks) <= most:
         return list(ranks)
     kept = [rank for rank in ranks if rank in set(first)]
-    kept = _evenly(kept, min(len(kept), most // 2))
+    kept = evenly(kept, min(len(kept), most // 2))
     others = [rank for rank in ranks if rank not in set(kept)]
-    chosen = {*kept, *_evenly(others, most - len(kept))}
+    chosen = {*kept, *evenly(others, most - len(kept))}
     return [rank for rank in ranks if rank in chosen]
 
 
-def _evenly(values: Sequence[int], count: int) -> list[int]:
+def evenly(values: Sequence[int], count: int) -> list[int]:
     """So many of the values, from the first to the last."""
     return [values[at] for at in np.linspace(0, len(values) - 1, count).round().astype(int).tolist()] if count else []
 

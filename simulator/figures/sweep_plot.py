@@ -1,7 +1,8 @@
 """The step times of a sweep over one field, as a line, or over two, as a heat map.
 
-Times start at zero. The colours of the heat map grow darker with the time in one direction of lightness, so that they can be told
-apart in grey too. Points that cannot run are crosses on the line of zero, or hatched fields with their reason.
+The times of a line start at zero. The colours of a heat map go from the shortest time to the longest, darker in one direction of
+lightness, so that they can be told apart in grey too. Points that cannot run are crosses on the line of zero, or hatched fields
+with their reason.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from ..errors import UserError
 from .drawing import Axes, Drawing, Figure, Line2D, Normalize, ScalarMappable, colormaps, legible
+from .time_axis import unit_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,11 +27,15 @@ WIDE_IN, TALL_IN = 7.5, 4.5
 CELL_IN, CELL_TALL_IN = 0.95, 0.5
 LETTER_IN = 0.085
 """Width of a letter of the labels of an axis, in inches, about."""
+TITLE = 10
+"""Font size of the title, in points."""
 ROOM = 1.08
+MOST_SHORT = 999
+"""Number above which three digits would be written with an exponent."""
 LOG_RATIO = 8
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 DARK = 0.55
-"""Fraction of the largest time from which text on a colour is white."""
+"""Fraction of the scale of colours from which text on a colour is white."""
 
 
 def check_fields(fields: int) -> None:
@@ -38,34 +44,35 @@ def check_fields(fields: int) -> None:
         raise UserError(f"a sweep over {fields} fields cannot be drawn", hint="one field is a line, two are a heat map")
 
 
-def sweep_plot(frame: pd.DataFrame, fields: list[str]) -> Figure:
+def sweep_plot(frame: pd.DataFrame, fields: list[str], title: str = "") -> Figure:
     """A matplotlib figure of the step times in the table of a sweep over one or two fields."""
     check_fields(len(fields))
-    return _line(frame, fields[0]) if len(fields) == 1 else _heat_map(frame, fields)
+    return _line(frame, fields[0], title) if len(fields) == 1 else _heat_map(frame, fields, title)
 
 
-def _line(frame: pd.DataFrame, field: str) -> Figure:
+def _line(frame: pd.DataFrame, field: str, title: str) -> Figure:
     figure = Drawing(figsize=(WIDE_IN, TALL_IN), layout="constrained", dpi=140)
     axes = figure.subplots()
     values, ran = frame[field].tolist(), (frame.status == SIMULATED).to_numpy()
     numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     at = np.array(values, dtype=float) if numbers else np.arange(len(values), dtype=float)
     order = np.argsort(at)[ran[np.argsort(at)]]
-    seconds = frame.step_time_s.to_numpy(dtype=float)
-    axes.plot(at[order], seconds[order], "o-" if numbers else "o", color=COLOUR, linewidth=1.6, markersize=5, zorder=3)
-    low, high = (frame[f"step_time_{side}_s"].to_numpy(dtype=float)[order] for side in ("low", "high"))
-    axes.vlines(at[order], low, high, color=COLOUR, alpha=0.35, linewidth=3, zorder=2)
-    axes.set_ylim(0, ROOM * np.max(high, initial=0) or 1)
+    times, low, high = (frame[f"step_time{side}_s"].to_numpy(dtype=float)[order] for side in ("", "_low", "_high"))
+    per_s, unit = unit_of(np.max(high, initial=0))
+    axes.plot(at[order], times * per_s, "o-" if numbers else "o", color=COLOUR, linewidth=1.6, markersize=5, zorder=3)
+    axes.vlines(at[order], low * per_s, high * per_s, color=COLOUR, alpha=0.35, linewidth=3, zorder=2)
+    axes.set_ylim(0, ROOM * np.max(high, initial=0) * per_s or 1)
     axes.plot(at[~ran], np.zeros((~ran).sum()), "x", color=NONE, markersize=8, markeredgewidth=2, clip_on=False, zorder=4)
     for x, row in zip(at[~ran], frame[~ran].itertuples(), strict=True):
-        axes.annotate(_short(row), (x, 0), (0, 8), textcoords="offset points", ha="center", color=NONE, fontsize=7.5, rotation=90)
+        axes.annotate(_why(row), (x, 0), (0, 8), textcoords="offset points", ha="center", color=NONE, fontsize=7.5, rotation=90)
     if numbers and at.min(initial=1) > 0 and at.max(initial=1) >= LOG_RATIO * at.min(initial=1):
         axes.set_xscale("log", base=2)
         axes.minorticks_off()
     words = [legible(str(value)) for value in values]
     axes.set_xticks(at, words, **_turned(words, WIDE_IN / max(1, len(words))))
     axes.set_xlabel(legible(field))
-    axes.set_ylabel("step time (s)")
+    axes.set_ylabel(f"step time ({unit})")
+    figure.suptitle(legible(title), fontsize=TITLE, x=0.01, ha="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e6ea", linewidth=0.6)
     handles = [Line2D([], [], color=COLOUR, marker="o"), Line2D([], [], color=COLOUR, alpha=0.35, linewidth=3)]
@@ -82,15 +89,18 @@ def _turned(words: Sequence[str], room_in: float) -> dict[str, Any]:
     return {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if wide else {}
 
 
-def _heat_map(frame: pd.DataFrame, fields: list[str]) -> Figure:
+def _heat_map(frame: pd.DataFrame, fields: list[str], title: str) -> Figure:
     rows, columns = (list(dict.fromkeys(frame[field].map(str))) for field in fields)
-    size = (2.6 + CELL_IN * len(columns), 1.5 + CELL_TALL_IN * len(rows))
+    size = (2.6 + CELL_IN * len(columns), 1.7 + CELL_TALL_IN * len(rows))
     figure = Drawing(figsize=(max(size[0], 4.5), max(size[1], 2.5)), layout="constrained", dpi=140)
     axes = figure.subplots()
-    most = float(np.nanmax(frame.step_time_s.to_numpy(dtype=float), initial=0)) or 1.0
-    scale = Normalize(0, most)
+    times = frame.step_time_s.to_numpy(dtype=float)
+    most = float(np.nanmax(times, initial=0)) or 1.0
+    per_s, unit = unit_of(most)
+    scale = Normalize(float(np.nanmin(times, initial=most)) * per_s, most * per_s)
     for row, own, other in zip(frame.itertuples(), *(frame[field].map(str) for field in fields), strict=True):
-        _draw_cell(axes, columns.index(other), rows.index(own), row, scale)
+        time = row.step_time_s * per_s if row.status == SIMULATED else None
+        _draw_cell(axes, (columns.index(other), rows.index(own)), time, _why(row, between="\n"), scale)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     words = list(map(legible, columns))
@@ -101,23 +111,24 @@ def _heat_map(frame: pd.DataFrame, fields: list[str]) -> Figure:
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     if (frame.status != SIMULATED).any():
-        axes.set_title("step time in seconds\nhatched: cannot run; +: missing memory", fontsize=8, loc="left")
+        axes.set_title("hatched: cannot run", fontsize=8, loc="left")
+    figure.suptitle(legible(title), fontsize=TITLE, x=0.01, ha="left")
     bar = figure.colorbar(ScalarMappable(scale, colormaps[MAP]), ax=axes, pad=0.02)
-    bar.set_label("step time (s)")
+    bar.set_label(f"step time ({unit})")
     return figure
 
 
-def _draw_cell(axes: Axes, x: int, y: int, row: Any, scale: Normalize) -> None:
+def _draw_cell(axes: Axes, at: tuple[int, int], time: float | None, why: str, scale: Normalize) -> None:
     """A field of the heat map: its colour and the time, or hatching and why it cannot run."""
-    ran = row.status == SIMULATED
-    share = float(scale(row.step_time_s)) if ran else 0.0
+    (x, y), ran = at, time is not None
+    share = float(scale(time)) if time is not None else 0.0
     colour, hatch = (colormaps[MAP](share), None) if ran else ("#f3f3f3", "////")
     axes.bar(x, 1, 1, y - 0.5, color=colour, edgecolor="white" if ran else "#c4c4c4", hatch=hatch, linewidth=1)
-    text = f"{row.step_time_s:.3g}" if ran else _short(row)
+    text = why if time is None else f"{time:.3g}" if time < MOST_SHORT else f"{time:,.0f}"
     box = None if ran else {"facecolor": "#f3f3f3", "edgecolor": "none", "pad": 1}
     axes.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if share > DARK else "black", bbox=box)
 
 
-def _short(row: Any) -> str:
+def _why(row: Any, between: str = " ") -> str:
     """Why a point cannot run, in a word or two."""
-    return f"+{row.over_gib:.3g} GiB" if row.status == OUT_OF_MEMORY else str(row.status)
+    return f"lacks{between}{row.over_gib:.3g} GiB" if row.status == OUT_OF_MEMORY else str(row.status)

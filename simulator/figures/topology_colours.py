@@ -1,6 +1,7 @@
 """Colours in pictures of clusters: kinds of vertices and classes of links, or the utilisation of links.
 
-The scale of a heat map is the same in every picture, 0 to 100%; links that limit the step can be marked.
+The scale of a heat map starts at 0 and ends at the first of 1, 2, 5, 10, 20, 50 and 100% that no link exceeds; links that limit
+the step can be marked.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..hardware.cluster import Cluster
-from .drawing import Axes, Drawing, Figure, Line2D, LinearSegmentedColormap, Normalize, ScalarMappable, legible
+from ..simulation.network.link_use import Network
+from ..units import show_s
+from .drawing import Axes, Drawing, Figure, Line2D, LinearSegmentedColormap, MaxNLocator, Normalize, ScalarMappable, legible
 
 Array = NDArray[Any]
 Load = Mapping[int, float] | Mapping[str, float] | Array
@@ -54,7 +57,25 @@ UNLOADED, MARK = "#dfe2e8", "#c2410c"
 """Colours of links without a utilisation, and of the mark beside selected links."""
 HALO_POINTS = 2.6
 """Extra width, in points, of the line under a marked link."""
-TICKS_PERCENT = (0, 25, 50, 75, 100)
+SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Utilisations at which the scale of a heat map can end: the first that no link exceeds."""
+TICKS = 5
+NAMED, NEARLY = 3, 0.9
+"""Number of groups of links that the legend names, and the part of the longest wait from which links are marked."""
+
+
+def longest_waits(network: Network) -> dict[str, Array]:
+    """The links that ranks wait for nearly as long as for any, by their caption: the first ones, and the others in one."""
+    longest = network.waited_links(network.cluster.wiring.links)
+    near = [one for one in longest if one.waited_s >= NEARLY * longest[0].waited_s]
+    marked: dict[str, Array] = {}
+    for one in near[:NAMED]:
+        alike = f" and {one.alike - 1:,} alike" if one.alike > 1 else ""
+        marked[f"{one.name}{alike}, {show_s(one.waited_s)}"] = network.links_like(network.cluster.link_named(one.name))
+    if others := [network.links_like(network.cluster.link_named(one.name)) for one in near[NAMED:]]:
+        links = np.concatenate(others)
+        marked[f"{len(links):,} other links, {show_s(near[-1].waited_s)} or more"] = links
+    return marked
 
 
 def canvas(width_in: float, height_in: float) -> tuple[Figure, Axes]:
@@ -105,9 +126,15 @@ class HeatMap:
         """Height of the legend below the picture, in inches."""
         return 0.35 + (0.2 + 0.16 * len(self.marked) if self.marked else 0.0)
 
+    @cached_property
+    def full(self) -> float:
+        """The utilisation at which the scale ends."""
+        most = float(np.nanmax(self.load, initial=0.0))
+        return next((end for end in SCALES if most <= end), SCALES[-1])
+
     def scaled(self, load: Array) -> Array:
-        """Utilisations within the scale of 0 to 1; 0 where there is none."""
-        fractions: Array = np.clip(np.nan_to_num(load), 0, 1)
+        """Utilisations as fractions of the scale; 0 where there is none."""
+        fractions: Array = np.clip(np.nan_to_num(load) / self.full, 0, 1)
         return fractions
 
     def colours(self, load: Array) -> list[Any]:
@@ -118,13 +145,13 @@ class HeatMap:
     def explain(self, figure: Figure, axes: Axes) -> None:
         """Draws a bar with the colours of the scale, and below it the captions of marked links."""
         bar = figure.colorbar(
-            ScalarMappable(Normalize(0, 100), HEAT),
+            ScalarMappable(Normalize(0, 100 * self.full), HEAT),
             ax=axes,
             location="bottom",
             shrink=0.35,
             aspect=40,
             pad=0.02,
-            ticks=TICKS_PERCENT,
+            ticks=MaxNLocator(TICKS),
             format="{x:g}",
             label=f"utilisation of a link (%), at most {float(np.nanmax(self.load, initial=0.0)):.0%}",
         )

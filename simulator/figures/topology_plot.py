@@ -5,7 +5,7 @@
     draw(cluster, load)                 # the same, an array with the utilisation of every link
     draw(cluster, load, marked={"waited for 1 s": links})       # some of them on a broader line, and named below
 
-Colours of a heat map go from 0 to 100% in every picture.
+Colours of a heat map go from 0 to the first of 1, 2, 5, 10, 20, 50 and 100% that no link exceeds.
 Beyond 32 nodes, or 32 GPUs in each of several, the picture is a summary: one node stands for all, and each layer is a bar
 with a count.
 """
@@ -203,7 +203,7 @@ def _draw_heat(axes: Axes, cluster: Cluster, segments: list[Array], heat: HeatMa
     """Draws links coloured by utilisation, the busiest on top, and above them the marked links."""
     idle = np.isnan(heat.load)
     order = np.argsort(np.where(idle, -1.0, heat.load), kind="stable")
-    wide = np.where(idle, 0.6, 1.0 + 0.8 * heat.scaled(heat.load)) * _widths(cluster) * 1.3
+    wide = np.where(idle, 0.6, 1.0 + 0.8 * np.clip(np.nan_to_num(heat.load), 0, 1)) * _widths(cluster) * 1.3
     rest, marked = order[~heat.is_marked[order]], order[heat.is_marked[order]]
     for links, mark, halo, zorder in ((rest, None, 0.0, 1.0), (marked, MARK, HALO_POINTS, 1.1), (marked, None, 0.0, 1.2)):
         colours, lines = mark or heat.colours(heat.load[links]), [segments[i] for i in links]

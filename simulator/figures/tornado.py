@@ -36,7 +36,11 @@ def tornado(found: WhatIf) -> Figure:
     axes.axvline(0, color="black", linewidth=0.8, zorder=4)
     axes.set_xlim(-100 * ROOM * widest, 100 * ROOM * widest)
     axes.set_xlabel("change of the step time, %")
-    axes.set_title(f"What if, beside a step of {show_s(found.run.metrics.step_time_s)}", loc="left", fontsize=10)
+    run = found.run
+    name = f"{run.scenario.model.name} on {run.gpus:,} x {run.scenario.cluster.gpu.name}"
+    figure.suptitle(
+        legible(f"{name}: what if, beside a step of {show_s(run.metrics.step_time_s)}"), fontsize=10, x=0.01, ha="left"
+    )
     axes.grid(axis="x", alpha=0.3, zorder=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)

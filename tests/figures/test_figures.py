@@ -26,7 +26,7 @@ from simulator.figures.drawing import legible, save
 from simulator.figures.gantt import gantt
 from simulator.figures.memory_colours import COLOURS
 from simulator.figures.pareto import Point, pareto
-from simulator.figures.topology_colours import MARK, UNLOADED, HeatMap
+from simulator.figures.topology_colours import MARK, NAMED, UNLOADED, HeatMap, longest_waits
 from simulator.figures.topology_plot import draw
 from simulator.figures.vertex_positions import plural
 from simulator.figures.waterfall_plot import waterfall_plot
@@ -277,12 +277,17 @@ def test_arrows_join_both_ends_of_a_transfer_and_memory_is_counted(run: Run, tmp
     assert counters[-1]["args"]["bytes"] == run.memory[0].static_bytes
 
 
-def test_a_heat_map_has_one_scale_that_grows_darker_from_0_to_100_percent() -> None:
+@pytest.mark.parametrize(("most", "full"), [(0.0, 0.01), (0.004, 0.01), (0.02, 0.02), (0.09, 0.1), (0.41, 0.5), (1.0000004, 1.0)])
+def test_the_scale_of_a_heat_map_ends_where_no_link_exceeds_it(most: float, full: float) -> None:
+    assert HeatMap(np.array([most, 0.0, np.nan])).full == full
+    assert HeatMap(np.array([most])).scaled(np.array([most]))[0] == pytest.approx(min(1, most / full))
+
+
+def test_a_heat_map_grows_darker_from_0_to_the_end_of_its_scale() -> None:
     heat = HeatMap(np.array([0.0, 0.19, 0.5, 0.8, 1.0, 1.0000004, np.nan]))
     assert heat.scaled(heat.load).tolist() == [0.0, 0.19, 0.5, 0.8, 1.0, 1.0, 0.0]
     *used, unknown = heat.colours(heat.load)
     assert unknown == UNLOADED
-    assert HeatMap(np.array([0.19])).colours(np.array([0.19]))[0] == used[1]
     for deficiency in DEFICIENCIES.values():
         lightness = [float(lab(deficiency @ linear(colour[:3]))[0]) for colour in used[:5]]
         assert all(a - b > 10 for a, b in pairwise(lightness))
@@ -294,7 +299,7 @@ def test_a_heat_map_says_its_scale_and_what_is_marked() -> None:
         here[7] = 0.17
         figure = draw(shown, here, marked={"one link, 3 ms": np.array([7])})
         assert figure.axes[1].get_xlabel() == "utilisation of a link (%), at most 17%"
-        assert [float(text.get_text()) for text in figure.axes[1].get_xticklabels()][-1] == 100
+        assert [float(text.get_text()) for text in figure.axes[1].get_xticklabels()][-1] == 20
         assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one link, 3 ms"]
         assert halos(figure) == 1
         assert halos(draw(shown, here)) == 0
@@ -362,9 +367,42 @@ def test_numbers_of_plans_on_a_front_do_not_stand_on_each_other() -> None:
     figure = pareto(front, front, "memory")
     figure.draw_without_rendering()
     boxes = {text.get_text(): text.get_window_extent() for text in figure.axes[0].texts}
-    assert ", ".join(boxes) == "1, 2, 3, 4, 5, 6, 7, 8"
+    assert ", ".join(boxes) == "1, 3, 4, 6, 7, 9, 10, 12", "the ends of the front, and plans between them"
     assert len(boxes) < 8
     assert not [pair for pair in combinations(boxes, 2) if boxes[pair[0]].overlaps(boxes[pair[1]])]
+
+
+def test_a_front_says_of_what_it_is_and_what_its_grey_points_are() -> None:
+    front = [Point(0.001 * i, GIB * (90 - i), f"plan {i}") for i in range(1, 12)]
+    axes = pareto([*front, Point(0.2, GIB * 90, "slow")], front, "memory", "a scenario").axes[0]
+    lines = axes.get_title(loc="left").splitlines()
+    assert (lines[0], lines[1], lines[-2], lines[-1]) == ("a scenario", "1 plan 1", "11 plan 11", "and 3 plans between them")
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "other simulated plans",
+        "front: none is better in both",
+    ]
+    assert axes.get_ylabel() == "step time, ms"
+
+
+def test_links_that_are_waited_for_nearly_as_long_as_any_are_marked() -> None:
+    network = scenario(cluster=small_cluster(4), plan=sim.Plan(tp=4, pp=2, dp=2)).simulate().network
+    groups = network.waited_links(network.cluster.wiring.links)
+    near = [one for one in groups if one.waited_s >= 0.9 * groups[0].waited_s]
+    marked = longest_waits(network)
+    assert sum(map(len, marked.values())) == sum(one.alike for one in near)
+    assert len(marked) == min(len(near), NAMED + 1)
+
+
+def test_of_many_links_that_are_waited_for_alike_a_few_are_named_and_all_are_marked() -> None:
+    cluster = small_cluster(2)
+    names = [cluster.wiring.link_name(link) for link in range(9)]
+    waits = [SimpleNamespace(name=name, alike=1, waited_s=1.0 - 0.015 * i) for i, name in enumerate(names)]
+    network: Any = SimpleNamespace(
+        cluster=cluster, waited_links=lambda count: waits[:count], links_like=lambda link: np.array([link])
+    )
+    marked = longest_waits(network)
+    assert np.concatenate([*marked.values()]).tolist() == list(range(7))
+    assert list(marked)[3:] == ["4 other links, 910.0 ms or more"]
 
 
 def test_the_capacity_in_the_study_of_parallelism_is_written_beside_no_bar(run: Run) -> None:

@@ -1,0 +1,49 @@
+"""Pictures of sweeps: their unit of time, their colours, and what they say of points that cannot run."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from matplotlib.colors import Normalize
+
+from simulator.figures.sweep_plot import sweep_plot
+
+FIELDS = ["plan.tp", "job.microbatch_size"]
+
+
+def table(times_s: list[float | None]) -> pd.DataFrame:
+    """Two by two points; those without a time lack memory."""
+    rows = []
+    for at, time_s in enumerate(times_s):
+        ran = time_s is not None
+        rows.append(
+            {"plan.tp": 1 + at // 2, "job.microbatch_size": 1 + at % 2, "status": "simulated" if ran else "out of memory",
+             "over_gib": None if ran else 48.4, "step_time_s": time_s, "step_time_low_s": time_s, "step_time_high_s": time_s}
+        )  # fmt: skip
+    return pd.DataFrame(rows).astype(dict.fromkeys(("step_time_s", "step_time_low_s", "step_time_high_s", "over_gib"), float))
+
+
+@pytest.mark.parametrize(("scale", "unit"), [(1.0, "s"), (1e-3, "ms"), (1e-6, "us")])
+def test_times_have_the_unit_that_suits_them(scale: float, unit: str) -> None:
+    frame = table([5.4 * scale, 6.2 * scale, 7.1 * scale, None])
+    figure = sweep_plot(frame, FIELDS, "a scenario")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["5.4", "6.2", "7.1", "lacks\n48.4 GiB"]
+    assert figure.axes[1].get_ylabel() == f"step time ({unit})"
+    assert figure.get_suptitle() == "a scenario"
+    line = sweep_plot(frame[:2], FIELDS[1:], "a scenario").axes[0]
+    assert line.get_ylabel() == f"step time ({unit})"
+    assert line.lines[0].get_ydata().tolist() == pytest.approx([5.4, 6.2])
+
+
+def test_colours_go_from_the_shortest_time_to_the_longest() -> None:
+    norm = sweep_plot(table([5.4, 6.2, 6.0, None]), FIELDS).axes[1]._colorbar.norm
+    assert isinstance(norm, Normalize)
+    assert (norm.vmin, norm.vmax) == (5.4, 6.2)
+
+
+def test_a_picture_without_a_time_is_drawn_and_says_what_is_lacking() -> None:
+    assert {text.get_text() for text in sweep_plot(table([None] * 4), FIELDS).axes[0].texts} == {"lacks\n48.4 GiB"}
+    figure = sweep_plot(table([None] * 2), FIELDS[1:])
+    assert {text.get_text() for text in figure.axes[0].texts} == {"lacks 48.4 GiB"}
+    figure.draw_without_rendering()
+    sweep_plot(table([2.0] * 4), FIELDS).draw_without_rendering()
