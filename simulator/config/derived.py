@@ -142,20 +142,28 @@ def placed(scenario: Scenario) -> Plan:
     the heads.
     """
     plan = scenario.plan
-
-    def near(axis: str) -> int:
-        nodes = gpus_of(scenario)[mesh_of(scenario).groups((axis,))[0]] // scenario.cluster.gpus_per_node
-        return int((nodes == nodes[0]).sum())
-
     if token_shares.is_file(plan.moe.routing):
         plan = replace(plan, moe=replace(plan.moe, routing=token_shares.read(str(plan.moe.routing))))
     if plan.moe.dispatcher == "deepep" and not plan.moe.node:
-        together = max(n for n in range(1, near("ep") + 1) if plan.ep % n == 0)
-        plan = replace(plan, moe=replace(plan.moe, node=together))
+        plan = replace(plan, moe=replace(plan.moe, node=neighbours(nodes_of_groups(scenario, "ep"))[-1]))
     if plan.cp_kind == "mixed" and plan.cp_ulysses is None:
-        parts = (n for n in parts_of_heads(scenario) if n <= min(near("cp"), plan.cp - 1))
+        near = neighbours(nodes_of_groups(scenario, "cp"))
+        parts = (n for n in parts_of_heads(scenario) if n in near and n < plan.cp)
         plan = replace(plan, cp_ulysses=max(parts, default=None))
     return plan
+
+
+def nodes_of_groups(scenario: Scenario, axis: str) -> Array:
+    """The nodes of the members of all groups along an axis, a group per row."""
+    nodes: Array = gpus_of(scenario)[mesh_of(scenario).groups((axis,))] // scenario.cluster.gpus_per_node
+    return nodes
+
+
+def neighbours(nodes: Array) -> list[int]:
+    """The numbers of members that groups divide into, of which each so many in a row share a node in every group."""
+    size = nodes.shape[1]
+    runs = {n: nodes.reshape(-1, n) for n in range(1, size + 1) if size % n == 0}
+    return [n for n, of in runs.items() if (of == of[:, :1]).all()]
 
 
 def cluster_of(scenario: Scenario) -> Cluster:

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd
 
+import numpy as np
+
 from ..fields import Contradiction
 from ..lowering.routing import layers_with_experts
 from ..plan.plan import Moe
 from ..workload.architecture import nearest_divisor
 from . import catalog, token_shares
-from .derived import data_parallel_degree, replicas
+from .derived import data_parallel_degree, neighbours, nodes_of_groups, replicas
 from .scenario import Scenario
 
 Found = Iterator[Contradiction]
@@ -87,9 +89,23 @@ def _deepep(scenario: Scenario) -> Found:
             f"ep {plan.ep} does not divide into nodes of {moe.node}",
             f"node: {nearest_divisor(plan.ep, moe.node)}",
         )
-    nodes = plan.ep // (moe.node or min(plan.ep, scenario.cluster.gpus_per_node))
-    if moe.nodes_per_token and moe.nodes_per_token > nodes:
-        yield "plan.moe.nodes_per_token", f"{moe.nodes_per_token} of {nodes} nodes", f"at most {nodes}"
+
+
+def faults_of_nodes(scenario: Scenario) -> Found:
+    """Faults of DeepEP on the nodes where the ranks of its groups are, for sound degrees and a sound placement."""
+    plan, moe = scenario.plan, scenario.plan.moe
+    if moe.dispatcher != "deepep":
+        return
+    nodes = nodes_of_groups(scenario, "ep")
+    legal, in_order = neighbours(nodes), np.sort(nodes, axis=1)
+    if moe.node and moe.node not in legal:
+        yield "plan.moe.node", f"{moe.node} consecutive ranks of a group of ep are on several nodes", f"node: {legal[-1]}"
+    elif not moe.node and (np.diff(nodes) != 0).sum() > (np.diff(in_order) != 0).sum():
+        message = "in a group of ep the ranks of a node are not consecutive, as deepep requires"
+        yield "plan.moe.node", message, f"another order of GPUs, node: {legal[-1]}, or dispatcher: alltoall"
+    groups = plan.ep // (moe.node if moe.node in legal else legal[-1])
+    if moe.nodes_per_token and moe.nodes_per_token > groups:
+        yield "plan.moe.nodes_per_token", f"{moe.nodes_per_token} of {groups} nodes", f"at most {groups}"
 
 
 def _listed(scenario: Scenario) -> Found:

@@ -35,7 +35,7 @@ from .derived import (
     with_usual_plan,
 )
 from .document import Document, place_of
-from .expert_rules import faults_of_experts
+from .expert_rules import faults_of_experts, faults_of_nodes
 from .learning_rules import faults_of_learning, faults_of_optimizer, faults_of_packing
 from .leftovers import OPTIONS, options_used
 from .memory_rules import (
@@ -75,6 +75,7 @@ def check(scenario: Scenario, whole: Cluster | None = None) -> Scenario:
     )  # fmt: skip
     dear: tuple[Callable[[Scenario], Found], ...] = (
         partial(_cluster, whole=whole), _disturbed_links, _scheduled, faults_of_recomputed_operators, faults_of_vocabulary,
+        faults_of_nodes,
     )  # fmt: skip
     found = [fault for law in cheap for fault in law(scenario)] or [fault for law in dear for fault in law(scenario)]
     if found:

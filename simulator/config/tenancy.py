@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
+from math import gcd
 from typing import Any
 
 from ..errors import Fault, UserError, did_you_mean, shown
 from ..fields import keys
 from ..hardware.cluster import Cluster
+from ..plan.plan import Plan
 from .cluster_file import MOST_GPUS
 from .document import Document, Place
 from .named_parts import CODE, Trust, reading_order, resolved
@@ -117,9 +118,9 @@ def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trus
     if scenario.plan.offloading.copies:
         where = document.where((*place, "plan", "offload"))
         raise UserError("jobs: plan.offload is not modelled for several jobs", where=where, hint="none")
-    part = _part(scenario.cluster, chosen, at)
-    tenant = Tenant(_name_of(entry, int(place[1])), replace(scenario, cluster=part, perturb=()), tuple(chosen))
-    return scenario, tenant
+    part, by_node = _part(scenario.cluster, chosen, at)
+    alone = replace(scenario, cluster=part, plan=_renumbered(scenario.plan, chosen, by_node), perturb=())
+    return scenario, Tenant(_name_of(entry, int(place[1])), alone, by_node)
 
 
 def _name_of(entry: Mapping[str, Any], number: int) -> str:
@@ -144,19 +145,27 @@ def _misnamed(document: Document, entries: Sequence[Any]) -> list[Fault]:
     return faults
 
 
-def _part(cluster: Cluster, chosen: Sequence[int], where: str) -> Cluster:
-    """The part of a cluster that a job uses: equally many GPUs of some nodes, whole nodes if their GPUs are in another order."""
-    gpus, nodes = len(chosen), [gpu // cluster.gpus_per_node for gpu in chosen]
-    runs = [len(list(of_node)) for _, of_node in groupby(nodes)]
-    if len(runs) == len(set(nodes)) and len(set(runs)) == 1:
-        return replace(cluster, nodes=len(runs), gpus_per_node=runs[0])
-    if gpus <= cluster.gpus_per_node:
-        return replace(cluster, nodes=1, gpus_per_node=gpus)
-    if gpus % cluster.gpus_per_node:
+def _part(cluster: Cluster, chosen: Sequence[int], where: str) -> tuple[Cluster, tuple[int, ...]]:
+    """The part of a cluster that a job uses, as nodes of equally many GPUs, and the GPUs of the job node by node.
+
+    Nodes of which the job has unequal numbers of GPUs are taken for several smaller ones.
+    """
+    gpus, of_node = len(chosen), Counter(gpu // cluster.gpus_per_node for gpu in chosen)
+    if len(set(of_node.values())) > 1 and gpus > cluster.gpus_per_node and gpus % cluster.gpus_per_node:
         near = gpus // cluster.gpus_per_node * cluster.gpus_per_node
         message = f"jobs: {gpus} GPUs are neither whole nodes of {cluster.gpus_per_node} nor a part of one"
         raise UserError(message, where=where, hint=f"gpus: {near} or {near + cluster.gpus_per_node}")
-    return replace(cluster, nodes=gpus // cluster.gpus_per_node)
+    first, each = {node: at for at, node in enumerate(of_node)}, gcd(*of_node.values())
+    by_node = sorted(chosen, key=lambda gpu: first[gpu // cluster.gpus_per_node])
+    return replace(cluster, nodes=gpus // each, gpus_per_node=each), tuple(by_node)
+
+
+def _renumbered(plan: Plan, chosen: Sequence[int], by_node: Sequence[int]) -> Plan:
+    """The plan of a job whose GPUs were chosen in one order and are numbered in another; a placement that is wrong stays."""
+    if tuple(chosen) == tuple(by_node) or (plan.placement and not set(plan.placement) <= {*range(len(chosen))}):
+        return plan
+    number = {gpu: at for at, gpu in enumerate(by_node)}
+    return replace(plan, placement=tuple(number[chosen[at]] for at in plan.placement or range(len(chosen))))
 
 
 def _clashes(document: Document, tenants: Mapping[int, Tenant], cluster: Cluster) -> list[Fault]:

@@ -238,6 +238,8 @@ def test_t15_9_neighbours_are_the_ranks_of_a_node_if_not_stated() -> None:
     assert program_of(of).communicators["cp heads"].size == 2
     wide = replace(of, plan=sim.Plan(cp=16, cp_kind="mixed"))
     assert program_of(wide).communicators["cp heads"].size == 4
+    six = scenario(small_model(layers=2), small_cluster(4, gpus_per_node=6), sim.Plan(cp=8, cp_kind="mixed"), sim.Job(1024, 3))
+    assert program_of(six).communicators["cp heads"].size == 2, "ranks 4 to 7 are on two nodes"
 
 
 @pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "fsdp"])

@@ -254,12 +254,55 @@ def test_t17_10_deepep_sends_a_token_once_to_a_node_and_once_to_a_gpu() -> None:
     assert deepep.simulate().metrics.exposed_s["ep"] < of({"ep": 8}, experts=32).simulate().metrics.exposed_s["ep"]
 
 
-def test_t17_10_a_node_holds_no_more_ranks_of_a_group_than_divide_it() -> None:
-    """A node has six ranks of eight, of which four count as its share."""
-    plan = sim.Plan(ep=8, dp=24, moe=sim.Moe(dispatcher="deepep"))
+DEEPEP: dict[str, Any] = {"dispatcher": "deepep"}
+
+
+def test_t17_10_all_groups_have_as_many_neighbours_on_a_node() -> None:
+    """Groups of eight on nodes of six: 6 + 2, 4 + 4 and 2 + 6 ranks on a node, of which each two neighbours share one."""
+    plan = sim.Plan(ep=8, dp=24, moe=sim.Moe(**DEEPEP))
     placed = scenario(mixture(), small_cluster(4, gpus_per_node=6), plan, sim.Job(sequence_length=SEQ, global_batch=24))
-    assert derived.placed(placed).moe.node == 4
+    assert derived.placed(placed).moe.node == 2
     assert placed.simulate().metrics.exposed_s["ep"] > 0
+    fewer = replace(placed, cluster=small_cluster(2, gpus_per_node=8), plan=replace(plan, ep=4, dp=16))
+    assert derived.placed(fewer).moe.node == 4
+    assert derived.placed(replace(fewer, plan=replace(fewer.plan, rank_order="tp-cp-dp-ep-pp"))).moe.node == 2
+
+
+def on_gpus(*gpus: int, **moe: Any) -> Scenario:
+    """Two groups of four on two nodes of four, on the GPUs that a placement says."""
+    return of({"ep": 4, "placement": gpus, "moe": sim.Moe(**DEEPEP, **moe)})
+
+
+def test_t17_10_equal_places_of_groups_take_equal_time() -> None:
+    """Whichever group comes first, whichever node comes first in both groups, and whichever rank on a node."""
+    straddling = (0, 1, 4, 5), (2, 3, 6, 7)
+    found = [of_groups[0] + of_groups[1] for of_groups in (straddling, straddling[::-1])]
+    found += [(4, 5, 0, 1, 6, 7, 2, 3), (1, 0, 5, 4, 3, 2, 7, 6)]
+    assert len({on_gpus(*gpus).simulate().metrics.step_time_s for gpus in found}) == 1
+    uneven = (0, 1, 2, 4, 3, 5, 6, 7), (3, 5, 6, 7, 0, 1, 2, 4)
+    assert {derived.placed(on_gpus(*gpus)).moe.node for gpus in uneven} == {1}
+    assert len({on_gpus(*gpus).simulate().metrics.step_time_s for gpus in uneven}) == 1
+
+
+def test_t17_10_ranks_of_a_node_are_consecutive_or_their_number_is_stated() -> None:
+    with pytest.raises(sim.UserError, match=r"plan.moe.node: in a group of ep the ranks of a node are not consecutive"):
+        on_gpus(0, 4, 1, 5, 2, 6, 3, 7)
+    assert derived.placed(on_gpus(0, 4, 1, 5, 2, 6, 3, 7, node=1)).moe.node == 1
+    with pytest.raises(sim.UserError, match=r"plan.moe.node: 2 consecutive ranks of a group of ep are on several nodes"):
+        on_gpus(0, 4, 1, 5, 2, 6, 3, 7, node=2)
+    with pytest.raises(sim.UserError, match=r"plan.moe.node: 8 consecutive ranks .* several nodes\n.*node: 4"):
+        of({"ep": 8, "moe": sim.Moe(**DEEPEP, node=8)})
+
+
+def test_t17_10_a_token_goes_to_as_many_nodes_as_the_group_has() -> None:
+    """One rank of each group on each of four nodes."""
+    spread = {"ep": 4, "rank_order": "tp-cp-dp-ep-pp"}
+    chosen = [of({**spread, "moe": sim.Moe(**DEEPEP, nodes_per_token=nodes)}, nodes=4) for nodes in (1, 2, 4)]
+    times = [each.simulate().metrics.step_time_s for each in chosen]
+    assert times == sorted(set(times))
+    assert times[-1] == of({**spread, "moe": sim.Moe(**DEEPEP)}, nodes=4).simulate().metrics.step_time_s
+    with pytest.raises(sim.UserError, match="nodes_per_token: 5 of 4 nodes"):
+        of({**spread, "moe": sim.Moe(**DEEPEP, nodes_per_token=5)}, nodes=4)
 
 
 def test_t17_10_both_ways_run_side_by_side_and_experts_wait_for_both() -> None:

@@ -567,15 +567,40 @@ def test_the_kernels_of_a_job_do_not_depend_on_idle_gpus() -> None:
     assert few == many
 
 
+EXPERTS = {"layers": 2, "hidden": 512, "heads": 8, "ffn_hidden": 704, "vocab": 4096, "experts": 8, "experts_per_token": 2}
+
+
+def with_experts(gpus: list[int], ep: int = 8, **options: Any) -> float:
+    """The step in seconds of a job with DeepEP on GPUs of two nodes of eight."""
+    moe = {"dispatcher": "deepep", **options.pop("moe", {})}
+    job = {"model": EXPERTS, "gpus": gpus, "plan": {"ep": ep, "sharding": "zero1", "moe": moe, **options}}
+    return together({"name": "dgx-h100", "nodes": 2}, job).jobs[0].alone_s
+
+
 def test_the_gpus_of_a_job_say_which_of_its_ranks_share_a_node() -> None:
-    """Half of each of two nodes is as two nodes of half the size; in another order they are taken for whole nodes."""
-    model = {"layers": 2, "hidden": 512, "heads": 8, "ffn_hidden": 704, "vocab": 4096, "experts": 8, "experts_per_token": 2}
-    found = []
-    for node in ({}, {"node": 4}, {"node": 8}):
-        plan = {"ep": 8, "sharding": "zero1", "moe": {"dispatcher": "deepep", **node}}
-        halves = {"model": model, "gpus": [0, 1, 2, 3, 8, 9, 10, 11], "plan": plan}
-        found.append(together({"name": "dgx-h100", "nodes": 2}, halves).jobs[0].alone_s)
-    assert found[0] == found[1] < found[2]
+    """Half of each of two nodes is as two nodes of half the size, and ranks of a node stand beside each other in any order."""
+    halves = [0, 1, 2, 3, 8, 9, 10, 11]
+    usual = with_experts(halves)
+    assert usual == with_experts(halves, moe={"node": 4}) == with_experts([10, 11, 9, 8, 1, 0, 3, 2])
+    with pytest.raises(UserError, match=r"job 0: plan.moe.node: 8 consecutive ranks"):
+        with_experts(halves, moe={"node": 8})
+    alternating = [0, 8, 1, 9, 2, 10, 3, 11]
+    with pytest.raises(UserError, match=r"job 0: plan.moe.node: in a group of ep the ranks of a node are not consecutive"):
+        with_experts(alternating)
+    assert usual == with_experts(alternating, placement=[0, 2, 4, 6, 1, 3, 5, 7]), "rank 1 is on GPU 1 again"
+    assert with_experts(alternating, ep=2) == with_experts(alternating, ep=2, moe={"node": 1})
+    six_and_two = [0, 1, 2, 3, 4, 5, 8, 9]
+    assert with_experts(six_and_two) == with_experts(six_and_two, moe={"node": 2})
+
+
+def test_the_gpus_of_a_job_are_a_placement_of_its_ranks() -> None:
+    """A job on a whole cluster takes as long as the scenario with its GPUs as the placement."""
+    gpus = [15, 0, 8, 3, 1, 11, 2, 9, 4, 12, 5, 13, 6, 14, 7, 10]
+    plan = {"tp": 2, "pp": 2, "sharding": "zero1"}
+    job = {"model": MODEL, "plan": plan, "job": {"global_batch": 16}}
+    cluster = {"name": "dgx-h100", "nodes": 2}
+    alone = sim.scenario({**job, "cluster": cluster, "plan": {**plan, "placement": gpus}}).simulate()
+    assert together(cluster, {**job, "gpus": gpus}).jobs[0].alone_s == pytest.approx(alone.metrics.step_time_s, rel=1e-9)
 
 
 @pytest.mark.parametrize(
