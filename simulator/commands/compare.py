@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import zip_longest
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +95,7 @@ def _print(found: Comparison) -> None:
     shown = [name for name in found.result if name not in operators] + largest
     listed = {name: found.result[name] for name in shown if _spread(found.result[name]) >= LEAST_SPREAD}
     runs = [_cut(name) for name in found.runs]
-    for what, differing in (("Scenarios differ in", _by_perturbation(found.scenario)), ("Results differ in", listed)):
+    for what, differing in (("Scenarios differ in", found.scenario_in_words), ("Results differ in", listed)):
         for columns in _tables(runs, differing):
             headers, *rows = zip(*columns, strict=True)
             print_table(headers, rows, right=range(1, len(columns)), title=f"{what} (changes are from {runs[0]})")
@@ -106,16 +105,6 @@ def _print(found: Comparison) -> None:
     left_out += [f"{counted(fewer, 'operator')} that differ by fewer seconds than the {MOST_OPERATORS} above"] if fewer else []
     if left_out:
         say(fill(f"Not listed: {', and '.join(left_out)}; --json has them.", text_columns(), break_on_hyphens=False))
-
-
-def _by_perturbation(differing: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    """The differing fields, with a row of words for each perturbation in place of the list."""
-    from ..config.scenario import Perturb
-
-    found = dict(differing)
-    lists = zip_longest(*(run or () for run in found.pop("perturb", ())))
-    rows = {f"perturb.{i}": tuple(None if one is None else Perturb(**one).text for one in ones) for i, ones in enumerate(lists)}
-    return {**found, **rows}
 
 
 def _tables(runs: list[str], differing: Mapping[str, tuple[Any, ...]]) -> Iterator[list[list[str]]]:

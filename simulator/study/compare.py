@@ -9,10 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..config.scenario import Perturb
 from ..engine.task import Array
 from ..errors import UserError, must_be
 from ..escape import Summarised
@@ -44,6 +46,14 @@ class Comparison(Summarised):
         return self._differing([{**dict(_flat(_fields(run))), **dict(_hardware_and_model(run))} for run in self.runs.values()])
 
     @cached_property
+    def scenario_in_words(self) -> dict[str, Values]:
+        """The fields of the scenarios that differ, with a sentence for each perturbation in place of the list of them."""
+        found = dict(self.scenario)
+        lists = zip_longest(*(one or () for one in found.pop("perturb", ())))
+        texts = (tuple(None if one is None else Perturb(**one).text for one in ones) for ones in lists)
+        return {**found, **{f"perturb.{number}": values for number, values in enumerate(texts)}}
+
+    @cached_property
     def result(self) -> dict[str, Values]:
         """The metrics, and the seconds of stages, operators and communication on a mean rank, that differ."""
         return self._differing([dict(_results(run)) for run in self.runs.values()])
@@ -56,7 +66,7 @@ class Comparison(Summarised):
     @property
     def summary(self) -> list[tuple[str, str]]:
         """The fields that differ, and the step times."""
-        fields = [(name, " | ".join(map(str, values))) for name, values in self.scenario.items()]
+        fields = [(name, " | ".join(map(str, values))) for name, values in self.scenario_in_words.items()]
         times = " | ".join(f"{run.metrics.step_time_s:.6g} s" for run in self.runs.values())
         return [("runs", " | ".join(self.runs)), *fields, ("step time", times)]
 

@@ -110,6 +110,8 @@ def test_values_have_units_and_perturbations_are_words(tmp_path: Path, monkeypat
     assert " ".join(rows["perturb.1"]) == "- rank 1 at 0.5 of its speed, from 1.000 s until 3.000 s"
     assert rows["cluster.nic.bytes_per_s"][:4] == ["50", "GB/s", "12.5", "GB/s"]
     assert rows["step_time_s"][1] in ("s", "ms")
+    runs = {name: sim.load(f"{name}.yaml").simulate() for name in "ab"}
+    assert dict(sim.compare(runs).summary)["perturb.0"] == "None | rank 3 at 0.6 of its speed"
     assert rows["mfu"][0].endswith("%")
 
 
