@@ -60,7 +60,7 @@ STEPS_HELP = "Simulate this number of steps from time zero and report their mean
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @picture_option("--gantt", help="Draw the timeline.")
 @click.option(
-    "--gantt-ranks", metavar="RANKS", type=RankList(), help="Ranks to draw, such as 0,8-11.  [default: one of each stage]"
+    "--gantt-ranks", metavar="RANKS", type=RankList(), help="Ranks to draw, such as 0,8-11.  [default: one of each kind]"
 )
 @click.option("--gantt-window", metavar="MS:MS", type=Numbers(":", "100:250", 0, LONGEST), help="Part of the time axis, in ms.")
 @click.option("--gantt-size", metavar="WxH", type=Numbers("x", "14x6", 2, 100), help="Width and height in inches, such as 14x6.")

@@ -39,7 +39,7 @@ class Kind(NamedTuple):
 # Lightness falls from forward over input gradients and backward to weight gradients, all tints of one kind above those of the
 # next, so that kinds stay apart for colour-blind readers and in grey.
 KINDS = {
-    "F": Kind("forward", ("#beddff", "#a7d1ff", "#9dcaff", "#94c3ff"), 1.0),
+    "F": Kind("forward", ("#c6e1ff", "#a3caff", "#9bc6ff", "#94c3ff"), 1.0),
     "B": Kind("backward", ("#db493e", "#c43d34", "#b63931", "#ac352d"), 1.0),
     "I": Kind("input gradients", ("#e0a722", "#cf961e", "#c48c17", "#bd8517"), 1.0),
     "W": Kind("weight gradients", ("#00534f", "#004340", "#043835", "#04302d"), 0.66, ("////", "#8fb8b4")),

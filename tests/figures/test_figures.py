@@ -145,6 +145,12 @@ def test_kinds_of_slots_stay_apart_for_colour_blind_readers_and_in_grey(seen: st
         assert min(float(np.linalg.norm(one - other)) for one, other in zip(a, b, strict=True)) > least_of_chunk
 
 
+@pytest.mark.parametrize(("seen", "least"), [("none", 14), ("deuteranopia", 14), ("protanopia", 13), ("grey", 7)])
+def test_two_chunks_of_forward_slots_are_told_apart(seen: str, least: float) -> None:
+    first, second = (lab(DEFICIENCIES[seen] @ linear(colour)) for colour in KINDS["F"].colours[:2])
+    assert float(np.linalg.norm(first - second)) > least
+
+
 @pytest.mark.parametrize(("seen", "least"), [("none", 20), ("deuteranopia", 15), ("protanopia", 6), ("grey", 2.5)])
 def test_lines_of_communication_stay_apart_for_colour_blind_readers_and_in_grey(seen: str, least: float) -> None:
     lines = [lab(DEFICIENCIES[seen] @ linear(kind.colours[0])) for kind in KINDS.values() if not kind.height]
@@ -221,6 +227,15 @@ def test_schedules_are_drawn_too() -> None:
     chart = chart_of_evaluation(result, "1f1b")
     assert sum(len(row.bars) for row in chart.rows) == 4 * 8 * 2
     assert gantt(result, title="1f1b").axes[0].get_title(loc="left") == "1f1b"
+
+
+def test_numbers_on_hatched_slots_stand_on_plain_colour() -> None:
+    result = evaluate(lay_out(catalog.module("schedules", "zb-h1"), Shape(4, 8)))
+    texts = gantt(result).axes[0].texts
+    patches = [text.get_bbox_patch() for text in texts]
+    assert sum(patch is not None for patch in patches) == len(texts) / 3
+    weights = [to_rgb(colour) for colour in KINDS["W"].colours]
+    assert all(patch is None or patch.get_facecolor()[:3] in weights for patch in patches)
 
 
 def test_merged_joins_only_what_is_close() -> None:
