@@ -101,8 +101,8 @@ def _print(found: Comparison) -> None:
             print_table(headers, rows, right=range(1, len(columns)), title=f"{what} (changes are from {runs[0]})")
             say()
     alike, fewer = len(shown) - len(listed), len(operators) - len(largest)
-    left_out = [f"{counted(alike, 'result')} that differ by less than {LEAST_SPREAD:.2%}"] if alike else []
-    left_out += [f"{counted(fewer, 'operator')} that differ by fewer seconds than the {MOST_OPERATORS} above"] if fewer else []
+    left_out = [f"{counted(alike, 'result')} with a difference below {LEAST_SPREAD:.2%}"] if alike else []
+    left_out += [f"{counted(fewer, 'operator')} with a smaller difference than the {MOST_OPERATORS} above"] if fewer else []
     if left_out:
         say(fill(f"Not listed: {', and '.join(left_out)}; --json has them.", text_columns(), break_on_hyphens=False))
 
