@@ -7,7 +7,7 @@ coordinates as many as fit, evenly spaced, the first and the last among them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -94,6 +94,17 @@ def spread(ranks: Sequence[int], most: int, first: Sequence[int] = ()) -> list[i
     others = [rank for rank in ranks if rank not in set(kept)]
     chosen = {*kept, *evenly(others, most - len(kept))}
     return [rank for rank in ranks if rank in chosen]
+
+
+def spread_within(sizes: Mapping[int, int], budget: int, first: Sequence[int] = ()) -> list[int]:
+    """About as many of the ranks, spread, as have sizes within a budget together, and at least one."""
+    ranks, most = list(sizes), len(sizes)
+    while True:
+        chosen = spread(ranks, most, first)
+        total = sum(sizes[rank] for rank in chosen)
+        if total <= budget or most <= 1:
+            return chosen
+        most = max(1, min(most - 1, round(most * budget / total)))
 
 
 def evenly(values: Sequence[int], count: int) -> list[int]:

@@ -24,6 +24,7 @@ from ..program.operations import COMPUTE, Transfer
 from ..simulation.run import Run
 from ..units import NS_PER_US, US_PER_S
 from .bars import KINDS, step_spans_ns
+from .shown_ranks import perturbed, spread_within
 
 MOST_EVENTS = 1_000_000
 
@@ -59,12 +60,13 @@ def _writer(path: Path, *, zipped: bool) -> Iterator[IO[str]]:
 
 
 def _representatives(run: Run) -> list[int]:
-    """The first rank of each class, for as many classes as a viewer supports."""
+    """The first rank of each class, or of as many classes as a viewer supports, from the first to the last."""
     timeline = run.engine_timeline
     classes, first = np.unique(timeline.class_of, return_index=True)
-    events = np.cumsum([2 * len(timeline.expansion.tasks_of(which)) for which in classes.tolist()])
-    bearable = int(np.searchsorted(events, MOST_EVENTS, side="right"))
-    return sorted(first[: max(1, bearable)].tolist())
+    events = {
+        rank: 2 * len(timeline.expansion.tasks_of(which)) for rank, which in zip(first.tolist(), classes.tolist(), strict=True)
+    }
+    return spread_within(dict(sorted(events.items())), MOST_EVENTS, perturbed(run))
 
 
 def _arrows(run: Run, ranks: Iterable[int]) -> dict[int, set[int]]:

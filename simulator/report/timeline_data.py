@@ -15,7 +15,7 @@ import numpy as np
 
 from ..engine.task import Array
 from ..figures.bars import KINDS, step_spans_ns
-from ..figures.shown_ranks import candidates, kinds_of, left_out, perturbed, spread
+from ..figures.shown_ranks import candidates, kinds_of, left_out, perturbed, spread, spread_within
 from ..program.labels import Labels
 from ..program.operations import COMPUTE
 from ..program.slot import KINDS as SLOT_KINDS
@@ -73,12 +73,9 @@ def timeline_data(run: Run, ranks: Iterable[int] | None = None) -> TimelineData:
 
 def _bearable(run: Run, ranks: Sequence[int]) -> list[int]:
     """As many of the ranks as a page can show, and at least one."""
-    rows = {rank: len(run.labels[run.coordinate(rank)].step) for rank in ranks}
-    for most in range(min(MOST_RANKS, len(ranks)), 1, -1):
-        shown = spread(ranks, most, perturbed(run))
-        if sum(rows[rank] for rank in shown) <= MOST_BARS:
-            return shown
-    return spread(ranks, 1)
+    changed = perturbed(run)
+    rows = {rank: len(run.labels[run.coordinate(rank)].step) for rank in spread(ranks, MOST_RANKS, changed)}
+    return spread_within(rows, MOST_BARS, changed)
 
 
 def first_of_pipeline(run: Run) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.figures import bars, shown_ranks
+from simulator.figures import bars, shown_ranks, trace
 from simulator.figures.bars import chart_of_run
 from simulator.figures.gantt import gantt, gantts
-from simulator.figures.shown_ranks import candidates, kinds_of, left_out, spread
+from simulator.figures.shown_ranks import candidates, kinds_of, left_out, spread, spread_within
 from simulator.simulation.run import Run
 
 from ..small_scenarios import scenario, small_cluster
@@ -81,6 +83,25 @@ def test_ranks_of_a_pipeline_coordinate_with_several_programs_have_their_stages(
     run = simulated(plan, slow=None)
     assert len(run.labels) == 4
     assert [row.label.split("(")[1] for row in chart_of_run(run).rows] == ["stage 0)"] * 2 + ["stage 1)"] * 2
+
+
+def test_a_trace_of_too_many_classes_has_the_last_ones_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = simulated(sim.Plan(pp=8, dp=2), slow=None)
+    tasks = [2 * len(run.engine_timeline.tasks_of(2 * stage)) for stage in range(8)]
+    monkeypatch.setattr(trace, "MOST_EVENTS", sum(tasks) // 2)
+    monkeypatch.setattr(trace, "events_of", lambda run, rank, arrows: [{"rank": rank}])
+    trace.trace(run, tmp_path / "trace.json")
+    shown = [event["rank"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
+    assert 2 < len(shown) < 8
+    assert (shown[0], shown[-1]) == (0, 14)
+
+
+@given(st.dictionaries(st.integers(0, 99), st.integers(1, 50), min_size=1), st.integers(1, 900))
+def test_ranks_within_a_budget_are_all_or_keep_it(sizes: dict[int, int], budget: int) -> None:
+    chosen = spread_within(sizes, budget)
+    assert chosen
+    assert sum(sizes[rank] for rank in chosen) <= budget or len(chosen) == 1
+    assert sum(sizes.values()) > budget or chosen == list(sizes)
 
 
 @given(st.lists(st.integers(0, 10**6), unique=True, min_size=1, max_size=80), st.integers(1, 90), st.data())
