@@ -44,8 +44,7 @@ def command(
 
     With --explain the term of an operator is what the operator keeps for its gradients: mostly its input.
     """
-    from ..advise.remedies import remedies as changes
-    from ..simulation.memory_check import remedies
+    from ..advise.remedies import remedies
     from ..simulation.runnable import load_one
     from ..study.step_views import memory
 
@@ -53,26 +52,37 @@ def command(
         raise click.UsageError("--rank says which rank --explain explains, and does nothing without it")
     with progress("simulating") as expect:
         report = memory(load_one(scenario, settings, trust=trust), long=long, expect=expect)
-        found = changes(report.run.scenario, long=long) if listing else ()
+        found = remedies(report.run.scenario, long=long) if listing else ()
     if plot is not None:
         from ..figures.drawing import save
         from ..figures.memory_plot import memory_plot
 
         save(memory_plot(report.run), plot)
+    lacking = _lacking(report)
     if as_json:
         listed = {"remedies": [one.as_dict() for one in found]} if listing else {}
-        print_json({**(report.explain(rank) if explain else report).as_dict(), **listed})
+        told = {"infeasible": str(lacking)} if lacking else {}
+        print_json({**(report.explain(rank) if explain else report).as_dict(), **listed, **told})
     else:
         _print_terms(report.explain(rank)) if explain else _print_table(report)
         print_pairs([("picture", plot)]) if plot else None
         print_remedies(found) if found else None
     print_notes(report.run.notes)
-    if (report.over_gib or report.host_over_gib) and as_json:
+    if lacking and as_json:
         raise click.exceptions.Exit(Infeasible.exit_code)
+    if lacking:
+        raise lacking
+
+
+def _lacking(report: MemoryReport) -> Infeasible | None:
+    """The error for memory that GPUs or hosts lack."""
+    from ..simulation.memory_check import remedies
+
     if report.host_over_gib:
-        raise Infeasible(f"out of host memory by {report.host_over_gib:.1f} GiB", hint="offload less")
+        return Infeasible(f"out of host memory by {report.host_over_gib:.1f} GiB", hint="offload less")
     if report.over_gib:
-        raise Infeasible(f"out of memory by {report.over_gib:.1f} GiB", hint=remedies(report.run.scenario))
+        return Infeasible(f"out of memory by {report.over_gib:.1f} GiB", hint=remedies(report.run.scenario))
+    return None
 
 
 def _print_table(report: MemoryReport) -> None:
@@ -88,7 +98,7 @@ def _print_table(report: MemoryReport) -> None:
         "parameters",
         "gradients",
         "optimizer",
-        "activations",
+        "in flight",
         "working set",
         "context",
         "NCCL",
@@ -98,6 +108,7 @@ def _print_table(report: MemoryReport) -> None:
     ]
     title = f"{report.run.scenario.model.name}, one GPU of each pipeline rank, of {show_bytes(report.capacity_bytes)}"
     print_table(headers, rows, right=range(len(headers)), title=title)
+    say("in flight: activations, logits, buffers of microbatches; --explain lists all")
     say(report.verdict)
     if report.run.host_bytes:
         print_pairs([("host memory", host_summary(report.run.scenario, report.run.memory))])

@@ -88,6 +88,7 @@ def test_what_does_not_fit_says_how_much_it_needs(file: Path) -> None:
     record = trainsim("memory", file, "--explain", "--json", "--set", gpu)
     assert (record.code, record.record["fits"]) == (3, False)
     assert record.record["over_gib"] == pytest.approx(record.record["peak_memory_bytes"] / GIB - 2)
+    assert record.record["infeasible"] == f"out of memory by {record.record['over_gib']:.1f} GiB"
 
 
 def test_the_picture_has_the_fullest_rank_by_class_every_rank_and_the_capacity() -> None:
