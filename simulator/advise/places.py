@@ -191,7 +191,7 @@ def _stages(run: Run, which: int) -> str:
         if stage.number not in numbers:
             continue
         has = [name for name, there in (("the embedding", stage.embedding), ("the head", stage.head)) if there]
-        held.append(f"stage {stage.number} ({' and '.join([f'{stage.layers} layers', *has])})")
+        held.append(f"stage {stage.number} ({' and '.join([counted(stage.layers, 'layer'), *has])})")
     return f"{' and '.join(held)} on "
 
 
