@@ -59,8 +59,8 @@ def _kernels(run: Run) -> str:
 def _kernel_rows(run: Run, which: int) -> Any:
     """The rows of kernels of a class of ranks that are measured, without those of the optimizer."""
     labels = run.observation.labels[which]
-    counted = run.observation.counts(labels.iteration)
-    return np.flatnonzero(labels.is_compute & (labels.phase != "optimizer") & counted)
+    measured = run.observation.counts(labels.iteration)
+    return np.flatnonzero(labels.is_compute & (labels.phase != "optimizer") & measured)
 
 
 def _lengths_ns(run: Run, which: int) -> Any:
