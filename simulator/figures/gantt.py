@@ -34,7 +34,7 @@ DPI = 140
 LEAST_PX = 1.2
 """Width below which gaps in communication are not drawn, and to which shorter lines are widened: a pixel, and a margin because
 the width of the axes is known only about."""
-LINES, MOST_LINES, LINE_STEP_PX = 0.14, 0.3, 2
+LINES, MOST_LINES, LINE_STEP_PX = 0.14, 0.3, 2.5
 """The part of the height of a row that lines of communication take, and at most take, and the least distance of two lines."""
 LINE = 0.8
 """Height of a line beside the distance to the next one."""
