@@ -15,10 +15,11 @@ import simulator as sim
 from simulator.figures.bars import KINDS, Bar, Chart, Row
 from simulator.figures.drawing import Drawing
 from simulator.figures.gantt import draw, gantt
+from simulator.figures.memory_plot import MOST_NAMED
 from simulator.figures.time_axis import MOST_TICKS, set_ticks, unit_of
 from simulator.simulation.run import Run
 
-from ..small_scenarios import scenario, small_cluster
+from ..small_scenarios import scenario, small_cluster, small_model
 
 STEP_S = 2.0
 
@@ -80,3 +81,13 @@ def test_every_short_transfer_is_seen_and_lines_are_equally_thick() -> None:
     assert len({len(row) for row in rows}) == 1
     for row in full:
         assert (np.diff(shown[row].astype(int)) == 1).sum() == count
+
+
+def test_memory_over_time_has_the_unit_of_its_span_and_names_the_last_rank() -> None:
+    run = scenario(small_model(20), small_cluster(5), sim.Plan(pp=20), sim.Job(256, 20, 1)).simulate()
+    ranks = sim.memory_plot(run).axes[1]
+    unit = unit_of(run.metrics.step_time_s)[1]
+    assert unit != "s"
+    assert ranks.get_xlabel().startswith(f"time ({unit}):")
+    named = [text.get_text() for text in ranks.get_legend().get_texts()]
+    assert (named[0], named[-1], len(named)) == ("rank 0", "rank 19", MOST_NAMED)
