@@ -42,7 +42,7 @@ DARK = 130
 """Luminance of 255 below which a box has white numbers."""
 SMALLEST, LARGEST = 4.5, 8.0
 """Font sizes of microbatch numbers, in points. A kind of slot that is too small for the smallest font has no numbers."""
-DIGIT, MARGIN = 0.62, 2.0
+DIGIT, MARGIN = 0.62, 1.5
 """Width of a digit as a fraction of the font size, and free space beside a number in points."""
 MIDDLE = 0.5
 """Share of waiting from which the number in the middle of a slot stands on its pale part."""
@@ -56,8 +56,9 @@ LEAST_WIDTH_IN, LEAST_ROW_IN = 4.0, 0.1
 """Width of a picture, and height of a row, below which nothing can be read."""
 POINTS = 72
 """Points of an inch."""
-LETTER, LEGEND, BESIDE_LABEL = 0.58, 8, 3.5
-"""Width of a letter as a fraction of the font size; the font size of the legend, and the multiple of it beside a label."""
+LETTER, NARROW, LEGEND, BESIDE_LABEL = 0.58, 0.45, 8, 3.5
+"""Width of a letter as a fraction of the font size, at most and in the names of rows; the font size of the legend, and the
+multiple of it beside a label."""
 SMALLEST_TITLE, LARGEST_TITLE, LARGEST_LABEL = 7.0, 11.0, 10.0
 """Font sizes of a title and of the label below the time axis, in points; both take several lines if they have to be small."""
 
@@ -129,7 +130,7 @@ def draw(*charts: Chart, size_in: tuple[float, float] | None = None, window: tup
     for chart, title_in in zip(charts, titles_in, strict=True):
         heights += [title_in + row_in * len(chart.rows), *([PANEL_IN] if chart.held else [])]
     shown, size_in = window or (0, end * 1.001), size_in or (WIDTH_IN, AROUND_IN + sum(heights))
-    width = size_in[0] * POINTS - LEGEND * LETTER * max(len(row.label) for chart in charts for row in chart.rows) - BESIDE
+    width = size_in[0] * POINTS - LEGEND * NARROW * max(len(row.label) for chart in charts for row in chart.rows) - BESIDE
     figure = Drawing(figsize=size_in, layout="constrained", dpi=DPI)
     panels = iter(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
     for chart in charts:
