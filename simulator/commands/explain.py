@@ -111,7 +111,12 @@ def _print(found: Explanation) -> None:
     rows = [
         [cause.text, f"{seconds / metrics.step_time_s:.2%}", show_s(seconds)] for cause, seconds in found.idle.largest.items()
     ]
-    print_table(["idle", "of the step", "seconds"], rows[:MOST_IDLE], right=(1, 2), title="Time without kernels of the model, mean over ranks")
+    print_table(
+        ["idle", "of the step", "seconds"],
+        rows[:MOST_IDLE],
+        right=(1, 2),
+        title="Time without kernels of the model, mean over ranks",
+    )
     if len(rows) > MOST_IDLE:
         say(f"{len(rows) - MOST_IDLE} more causes are shorter; --json has them, and those of every rank.")
     say()
