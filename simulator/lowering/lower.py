@@ -181,7 +181,7 @@ def _divided(program: Program, model: Model, plan: Plan, job: Job, tokens: int, 
 
 def _sharded_state(model: Model, plan: Plan, job: Job, framework: Framework, dp: int, reduced_bytes: int) -> ShardedState:
     """What the passes of sharded state need; `reduced_bytes` are those of a gradient in its reduction."""
-    sharding, has_master = plan.full_sharding, job.full_optimizer.master == "fp32" and not job.learns_in_part
+    sharding, has_master = plan.full_sharding, job.full_optimizer.master == "fp32"
     group = sharding.group and sharding.group * plan.cp
     return ShardedState(
         replace(sharding, group=group),

@@ -75,6 +75,9 @@ def test_t17_15_every_pass_casts_what_a_rank_holds_alone_in_fp32_where_the_rest_
     assert not copies(of_one_replica)
     assert not copies(of({"ep": 8, "sharding": "zero2"}))
     assert copies(with_16_bits)["0.experts"] == (passes, copied)
+    frozen = of({"ep": 8, "sharding": "fsdp"})
+    found = copies(replace(frozen, job=replace(frozen.job, frozen_layers=1)))
+    assert (found["0.experts"][1], found["1.experts"][1]) == (copied, cast)
 
 
 def test_t17_15_what_is_cast_is_held_beside_the_master_copy() -> None:

@@ -53,6 +53,8 @@ class _Unit:
     parameters: int
     first: int
     last: int
+    learns: bool = True
+    """Whether all of them learn, so that a rank that holds them alone holds them in the format of the master copy."""
 
 
 def zero3(program: Program, state: ShardedState) -> Program:
@@ -85,6 +87,7 @@ def _gathering(
 ) -> Iterator[Step]:
     """The steps of a rank, where each pass gathers what it needs and what is not there from passes before."""
     buckets, groups = parameters_by_stage(program, rank, frozen=True), _groups(program, rank, state)
+    learning = parameters_by_stage(program, rank)
     first = first_forward(steps)
     present: dict[int, AbstractSet[Bucket]] = {stage: frozenset() for stage in buckets}
     before: tuple[Key, ...] = ()
@@ -96,7 +99,7 @@ def _gathering(
             step = step._replace(outputs=(*step.outputs, (END, UPDATED)))
         if groups.get(step.stage) and step.phase in (FORWARD, BACKWARD, INPUT_GRADIENT):
             body, stays = program.bodies[step.body], frozenset(filter(state.stays, buckets[step.stage]))
-            units = _units(body, program.bodies[steps[first[step.stage]].body], buckets[step.stage])
+            units = _units(body, program.bodies[steps[first[step.stage]].body], buckets[step.stage], learning[step.stage])
             missing = {
                 unit.bucket: groups[step.stage][unit.bucket]
                 for unit in units
@@ -117,15 +120,18 @@ def _gathering(
         yield step
 
 
-def _units(body: Body, forward: Body, parameters: Mapping[Bucket, int]) -> list[_Unit]:
-    """The units that a body needs, in the order of their first use."""
+def _units(body: Body, forward: Body, parameters: Mapping[Bucket, int], learning: Mapping[Bucket, int]) -> list[_Unit]:
+    """The units that a body needs, in the order of their first use; of their parameters so many are `learning`."""
     outside = {op.operator: bucket_of(op) for op in forward.ops if isinstance(op, Compute) and op.parameters and op.layer < 0}
     positions: dict[Bucket, list[int]] = {}
     for at, op in enumerate(body.ops):
         bucket = bucket_of(op) if op.layer >= 0 else outside.get(op.operator)
         if bucket is not None and bucket in parameters and op.purpose not in WITHOUT_PARAMETERS:
             positions.setdefault(bucket, []).append(at)
-    return [_Unit(bucket, parameters[bucket], at[0], at[-1]) for bucket, at in positions.items()]
+    return [
+        _Unit(bucket, parameters[bucket], at[0], at[-1], learning.get(bucket) == parameters[bucket])
+        for bucket, at in positions.items()
+    ]
 
 
 def _with_gathers(
@@ -188,7 +194,7 @@ def _gather(
 def _copy(unit: _Unit, after: tuple[str, ...], state: ShardedState, *, gathered: bool) -> Compute:
     """The copy of a unit into its parameters: of what was gathered, or else of the master copy, which is cast before."""
     width = state.element_bytes
-    cast_bytes = 0 if gathered or state.master_bytes == width else state.master_bytes + width
+    cast_bytes = 0 if gathered or not unit.learns or state.master_bytes == width else state.master_bytes + width
     return Compute(
         name=f"{collective_name(unit.bucket, PARAMETERS)} copy",
         streams=(COMPUTE,),
