@@ -5,8 +5,10 @@ The collective runs through the same binding and the same engine as the collecti
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from types import ModuleType
 from typing import Any, get_args
 
@@ -25,7 +27,7 @@ from ..engine.fold import fold, unfolded
 from ..engine.replay import with_fixed_durations
 from ..engine.task import Array
 from ..engine.timeline import Timeline
-from ..errors import OutsideDomain, UserError, did_you_mean, either, must_be, shown
+from ..errors import OutsideDomain, UserError, described, did_you_mean, either, must_be, shown
 from ..escape import Summarised
 from ..fabrics.policy import IN_SWITCHES, MEASURED_AS, NCCL, can_reduce, policy_on
 from ..fabrics.uneven_alltoall import KIND, Exchange, uneven_policy
@@ -66,6 +68,9 @@ LEGAL = {
     "fidelity": one_of(*get_args(Collectives)),
 }
 """Values that sizes, numbers of GPUs and the other options may have."""
+Listed = list[int] | tuple[int, ...] | range | Array
+"""GPUs that are named themselves."""
+LISTED = (list, tuple, range, np.ndarray)
 DECLARED_BY = {"nvls": "nvls_efficiency under inside:", "sharp": "sharp: true under across:"}
 """The lines of a fabric's file that declare that switches reduce."""
 
@@ -145,30 +150,33 @@ class CollectiveTable(Summarised):
 
 
 def collective(
-    kind: str, cluster: Cluster, sizes_bytes: Sequence[int] = (), *, gpus: int | Array | None = None, nodes: int | None = None,
-    algorithm: str = AUTO, fidelity: str = "fluid", pieces: int | None = None, library: str = NCCL,
+    kind: str, cluster: Cluster, sizes_bytes: Iterable[int] = (), *, gpus: int | Listed | None = None,
+    nodes: int | None = None, algorithm: str = AUTO, fidelity: str = "fluid", pieces: int | None = None, library: str = NCCL,
     matrix: ArrayLike | None = None, long: bool = False, expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> CollectiveTable:  # fmt: skip
     """Times a collective without contention, for every size, on so many GPUs of a cluster, spread evenly over so many nodes.
 
-    `gpus` may also be the GPUs themselves, in the order of the ranks. `auto` takes the algorithm that the library would.
-    Pipelined algorithms cut the payload into so many pieces, or infinitely fine. An alltoall takes a `matrix` in place of sizes:
-    entry (i, j) is what rank i has for rank j, in bytes. It is a single row, whose size is what a rank holds on average.
+    `gpus` may also be the GPUs themselves, a list or an array in the order of the ranks; then `nodes` stays out. `auto` takes the
+    algorithm that the library would. Pipelined algorithms cut the payload into so many pieces, or infinitely fine. An alltoall
+    takes a `matrix` in place of sizes: entry (i, j) is what rank i has for rank j, in bytes. It is a single row, whose size is
+    what a rank holds on average.
     What is estimated to take longer than 30 s or more than 4 GiB is refused, unless `long` says that it may.
     """
     must_be(cluster, Cluster, "cluster", "a cluster", 'sim.cluster("dgx-h100", nodes=8)')
     if kind not in KINDS:
         raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(str(kind), KINDS))
     options = {"pieces": pieces, "algorithm": algorithm, "library": library, "fidelity": fidelity, "nodes": nodes}
-    legal_values.check("a collective", {"gpus": None if isinstance(gpus, np.ndarray) else gpus, **options}, LEGAL)
-    for size in must_be(sizes_bytes, Iterable, "sizes_bytes", "sizes", "[2**20, 2**30]"):
+    legal_values.check("a collective", {"gpus": None if isinstance(gpus, LISTED) else gpus, **options}, LEGAL)
+    gpus = _named(gpus, cluster, nodes) if isinstance(gpus, LISTED) else gpus
+    sizes_bytes = tuple(must_be(sizes_bytes, Iterable, "sizes_bytes", "sizes", "[2**20, 2**30]"))
+    for size in sizes_bytes:
         legal_values.check("a collective", {"sizes_bytes": size}, LEGAL)
     exchange = None if matrix is None else _exchange(kind, sizes_bytes, matrix, cluster, gpus)
     if not isinstance(gpus, np.ndarray):
         gpus = spread(cluster, exchange.ranks if exchange else gpus, nodes)
     policy = even = policy_on(cluster, algorithm, pieces, library)
     if exchange:
-        sizes_bytes, policy = [exchange.payload_bytes], uneven_policy(exchange, policy, cluster, gpus)
+        sizes_bytes, policy = (exchange.payload_bytes,), uneven_policy(exchange, policy, cluster, gpus)
     on_nodes, bound_as = gpus // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
     limits, needed = estimated_effort.Limits(long=long, expect=expect), estimated_effort.Effort()
     if len(gpus) > 1:
@@ -193,6 +201,9 @@ def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) 
     per_node = cluster.gpus_per_node
     wanted = gpus or (nodes or cluster.nodes) * per_node
     used = nodes or -(-wanted // per_node)
+    if used > cluster.nodes:
+        hint = f"nodes: {used} in the cluster, or fewer GPUs"
+        raise OutsideDomain(f"{wanted} GPUs over {used} nodes, and {cluster.name} has {cluster.nodes}", hint=hint)
     if wanted % used or wanted // used > per_node:
         legal = max(used, min(wanted // used, per_node) * used)
         reason = f"{wanted} GPUs do not spread evenly over {used} nodes of {per_node}"
@@ -201,6 +212,25 @@ def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) 
         raise OutsideDomain(reason, nearest={"gpus": legal, "nodes": used}, hint=hint)
     chosen: Array = (np.arange(used)[:, None] * per_node + np.arange(wanted // used)).ravel()
     return chosen
+
+
+def _named(gpus: Listed, cluster: Cluster, nodes: int | None) -> Array:
+    """The GPUs that were named themselves, each checked to be one of the cluster that was not named before."""
+    if nodes is not None:
+        raise UserError(f"nodes: {nodes}, and the GPUs by themselves say on which nodes they are", hint="leave nodes out")
+    hint = f"a list such as [0, 1]: {cluster.name} has GPUs 0 to {cluster.gpus - 1:,}"
+    if isinstance(gpus, np.ndarray) and gpus.ndim != 1:
+        raise UserError(f"gpus: an array of {gpus.ndim} dimensions is no list of GPUs", hint=hint)
+    listed: list[Any] = gpus.tolist() if isinstance(gpus, np.ndarray) else list(gpus)
+    if not listed:
+        raise UserError("gpus: no GPU is named", hint=hint)
+    wrong = [one for one in listed if not isinstance(one, Integral) or isinstance(one, bool) or not 0 <= int(one) < cluster.gpus]
+    if wrong:
+        raise UserError(f"gpus: {described(wrong[0])} is no GPU of {cluster.name}", hint=hint)
+    twice = [one for one, times in Counter(listed).items() if times > 1]
+    if twice:
+        raise UserError(f"gpus: {twice[0]} is named twice", hint="name each GPU once")
+    return np.array(listed, dtype=np.int64)
 
 
 def _exchange(kind: str, sizes_bytes: Sequence[int], matrix: ArrayLike, cluster: Cluster, gpus: int | Array | None) -> Exchange:

@@ -99,6 +99,15 @@ def test_options_of_schedules_are_checked_in_python_too(options: dict[str, Any],
         (lambda: sim.collective("all_reduce", sim.cluster("dgx-h100"), 8), ["sizes_bytes is 8, not sizes"]),
         (lambda: sim.collective("all_reduce", sim.cluster("dgx-h100"), ["1M"]), ["sizes_bytes: '1M' is no count"]),
         (lambda: sim.collective("all_reduce", sim.cluster("dgx-h100"), [8], gpus="a", nodes=0), ["gpus: 'a' is", "nodes: 0 is"]),
+        (lambda: sim.collective("all_reduce", DGX, [8], gpus=[0, 99]), ["gpus: 99 is no GPU of dgx-h100", "GPUs 0 to 7"]),
+        (lambda: sim.collective("all_reduce", DGX, [8], gpus=[-1, 0]), ["gpus: -1 is no GPU"]),
+        (lambda: sim.collective("all_reduce", DGX, [8], gpus=np.array([0.0, 1.0])), ["gpus: 0.0 is no GPU"]),
+        (lambda: sim.collective("all_reduce", DGX, [8], gpus=[True]), ["gpus: true is no GPU"]),
+        (lambda: sim.collective("all_reduce", DGX, [8], gpus=np.array([[0, 1]])), ["gpus: an array of 2 dimensions"]),
+        (lambda: sim.collective("all_reduce", DGX, [8], gpus=[]), ["gpus: no GPU is named"]),
+        (lambda: sim.collective("all_reduce", DGX, [8], gpus=[0, 1, 0]), ["gpus: 0 is named twice"]),
+        (lambda: sim.collective("all_reduce", DGX, [8], gpus=[0, 1], nodes=1), ["nodes: 1, and the GPUs"]),
+        (lambda: sim.collective("all_reduce", DGX, [8], gpus=16), ["16 GPUs over 2 nodes, and dgx-h100 has 1"]),
         (lambda: sim.topology("dgx-h100"), ["cluster is 'dgx-h100', not a cluster"]),
         (lambda: sim.explain("llama3-70b-64xh100"), ["run is 'llama3-70b-64xh100', not a run"]),
         (lambda: sim.memory(3), ["scenario is 3, not a scenario"]),
@@ -150,6 +159,12 @@ def test_a_latency_that_nothing_takes_changes_nothing(forward: float, backward: 
     alone = sim.schedule("1f1b", ranks=1, microbatches=4, forward=forward, backward=backward, comm=comm)
     assert alone.makespan == pytest.approx(4 * (forward + backward), rel=1e-9)
     assert alone.bubble_ratio == pytest.approx(0, abs=1e-9)
+
+
+def test_a_collective_takes_gpus_as_a_list_and_sizes_as_they_come() -> None:
+    sizes, by_number = [2**20, 2**30], sim.collective("all_reduce", DGX, [2**20, 2**30], gpus=4)
+    for gpus in ([0, 1, 2, 3], (3, 2, 1, 0), range(4), np.arange(4), [np.int64(gpu) for gpu in range(4)]):
+        assert sim.collective("all_reduce", DGX, (size for size in sizes), gpus=gpus).as_dict() == by_number.as_dict()
 
 
 def test_flows_are_solved_from_a_file_or_from_cases(tmp_path: Path) -> None:
