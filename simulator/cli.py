@@ -186,7 +186,7 @@ def _say(error: SimulatorError, as_json: bool) -> int:
 
 def _record(error: SimulatorError) -> dict[str, Any]:
     if isinstance(error, OutsideDomain):
-        return {"refused": error.reason, "nearest": error.nearest}
+        return {"refused": error.reason, "nearest": error.nearest, **({"other": error.other} if error.other else {})}
     if isinstance(error, Infeasible):
         from .units import GIB
 

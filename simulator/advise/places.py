@@ -53,7 +53,8 @@ def _kernels(run: Run) -> str:
     words = f"kernels are slower than the peak of the GPU, most in {_most(lost_s)} per rank"
     job, framework = run.scenario.job, run.scenario.framework
     words += "; attention is not fused" if framework.attention == "unfused" else ""
-    return f"{words}; {job.microbatch_size * job.sequence_length:,} tokens are computed at a time"
+    tokens = job.microbatch_size * job.sequence_length
+    return f"{words}; {counted(tokens, 'token')} {'is' if tokens == 1 else 'are'} computed at a time"
 
 
 def _kernel_rows(run: Run, which: int) -> Any:

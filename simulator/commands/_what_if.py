@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 WHAT_IF_HELP = (
-    "Simulate the step again with one change: gpu, nvlink, pcie, nic or host times a factor (nic=x2), or a field as in --set. "
+    "Simulate the step again with one change: gpu, nvlink, pcie, nic or host times a factor (nic=x2), or fields as in "
+    "--set: plan.tp=4, perturb=[{rank: 3, speed: 0.5}]. "
     "May be repeated; each change counts by itself."
 )
 

@@ -148,7 +148,8 @@ def _print_tables(
         headers = ["limiting link", "links alike", "capacity", "mean wait", "at full links", "longest wait"]
         print_table(headers, rows, right=range(1, 6))
     rows = [[u.name, show_bytes(u.bytes), f"{u.utilisation:.2%}", show_s(u.busy_s)] for u in busiest]
-    print_table(["busiest link", "traffic", "utilisation", "busy"], rows, right=range(1, 4))
+    if rows:
+        print_table(["busiest link", "traffic", "utilisation", "busy"], rows, right=range(1, 4))
     if series:
         use, edges_s, bytes_per_s = series
         rows = [[show_s(a), show_rate(rate)] for a, rate in zip(edges_s[:-1], bytes_per_s, strict=True)]

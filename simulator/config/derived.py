@@ -11,7 +11,7 @@ from ..hardware.cluster import Cluster
 from ..plan.mesh import REPLICAS, Mesh
 from ..plan.plan import Kind, Plan
 from ..plan.recomputation import Recompute
-from ..program.layout import as_taken
+from ..program.layout import as_taken, placements_of
 from ..program.slot import Shape
 from ..schedules._vocabulary import BARRIERS
 from ..workload.learning import train_flop_per_token
@@ -40,7 +40,8 @@ def divisible_state(scenario: Scenario) -> bool:
     """Whether several ranks hold the same parameters, and so can divide their state: as replicas, or because both directions of a
     schedule have a copy of every stage.
     """
-    return not all(alone(scenario)) or hasattr(scenario.schedule, "placements")
+    schedule, shape = scenario.schedule, schedule_shape(scenario)
+    return not all(alone(scenario)) or (hasattr(schedule, "placements") and len(placements_of(schedule, shape)) > 1)
 
 
 def microbatches(scenario: Scenario) -> int:

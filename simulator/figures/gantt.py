@@ -83,7 +83,7 @@ def gantt(
     if title is not None:
         chart = replace(chart, title=title)
     if chart.note:
-        chart = replace(chart, note=f"{chart.note}; --gantt-ranks chooses others")
+        chart = replace(chart, note=f"{chart.note}; others by --gantt-ranks, or ranks= in Python")
     if window_s is not None and not 0 <= window_s[0] < min(window_s[1], chart.end):
         hint = f"choose a start before its end, both from 0 to {chart.end:.6g} {chart.unit}".rstrip()
         hint += f" = {chart.end * MS_PER_S:,.0f} ms" if chart.unit == "s" else ""

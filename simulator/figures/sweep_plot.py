@@ -8,6 +8,7 @@ with their reason.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,9 +27,9 @@ MAP = "cividis_r"
 WIDE_IN, TALL_IN = 7.5, 4.5
 CELL_IN, CELL_TALL_IN = 0.95, 0.5
 LETTER_IN = 0.085
-"""Width of a letter of the labels of an axis, in inches, about."""
-TITLE = 10
-"""Font size of the title, in points."""
+"""Width of a letter of the title and of the labels of an axis, in inches, about."""
+TITLE, TITLE_IN = 10, 0.17
+"""Font size of the title, in points, and height of a line of it."""
 ROOM = 1.08
 MOST_SHORT = 999
 """Number above which three digits would be written with an exponent."""
@@ -72,7 +73,7 @@ def _line(frame: pd.DataFrame, field: str, title: str) -> Figure:
     axes.set_xticks(at, words, **_turned(words, WIDE_IN / max(1, len(words))))
     axes.set_xlabel(legible(field))
     axes.set_ylabel(f"step time ({unit})")
-    figure.suptitle(legible(title), fontsize=TITLE, x=0.01, ha="left")
+    _entitle(figure, title)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e6ea", linewidth=0.6)
     handles = [Line2D([], [], color=COLOUR, marker="o"), Line2D([], [], color=COLOUR, alpha=0.35, linewidth=3)]
@@ -81,6 +82,14 @@ def _line(frame: pd.DataFrame, field: str, title: str) -> Figure:
         handles, names = [*handles, Line2D([], [], color=NONE, marker="x", linestyle="")], [*names, "cannot run"]
     axes.legend(handles, names, frameon=False, fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(names))
     return figure
+
+
+def _entitle(figure: Figure, title: str) -> None:
+    """Writes the title in as many lines as it takes, and makes the picture taller by those beyond the first."""
+    width_in, height_in = figure.get_size_inches()
+    lines = wrap(legible(title), int(width_in / LETTER_IN))
+    figure.set_size_inches(width_in, height_in + TITLE_IN * max(0, len(lines) - 1))
+    figure.suptitle("\n".join(lines), fontsize=TITLE, x=0.01, ha="left")
 
 
 def _turned(words: Sequence[str], room_in: float) -> dict[str, Any]:
@@ -112,7 +121,7 @@ def _heat_map(frame: pd.DataFrame, fields: list[str], title: str) -> Figure:
     axes.spines[:].set_visible(False)
     if (frame.status != SIMULATED).any():
         axes.set_title("hatched: cannot run", fontsize=8, loc="left")
-    figure.suptitle(legible(title), fontsize=TITLE, x=0.01, ha="left")
+    _entitle(figure, title)
     bar = figure.colorbar(ScalarMappable(scale, colormaps[MAP]), ax=axes, pad=0.02)
     bar.set_label(f"step time ({unit})")
     return figure

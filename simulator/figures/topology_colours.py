@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..hardware.cluster import Cluster
 from ..simulation.network.link_use import Network
-from ..units import show_s
+from ..units import counted, show_s
 from .drawing import Axes, Drawing, Figure, Line2D, LinearSegmentedColormap, MaxNLocator, Normalize, ScalarMappable, legible
 
 Array = NDArray[Any]
@@ -74,7 +74,7 @@ def longest_waits(network: Network) -> dict[str, Array]:
         marked[f"{one.name}{alike}, {show_s(one.waited_s)}"] = network.links_like(network.cluster.link_named(one.name))
     if others := [network.links_like(network.cluster.link_named(one.name)) for one in near[NAMED:]]:
         links = np.concatenate(others)
-        marked[f"{len(links):,} other links, {show_s(near[-1].waited_s)} or more"] = links
+        marked[f"{counted(len(links), 'other link')}, {show_s(near[-1].waited_s)} or more"] = links
     return marked
 
 

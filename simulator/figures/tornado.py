@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 from ..study.what_if import WhatIf
 from ..units import show_s
 from .drawing import Drawing, Figure, legible
 
-WIDE_IN, BAR_IN, AROUND_IN = 8.0, 0.38, 1.25
+WIDE_IN, BAR_IN, LINE_IN, AROUND_IN = 8.0, 0.38, 0.18, 1.25
+MOST_LETTERS = 36
+"""Letters of a line of the name of a change."""
 SHORTER, LONGER, NONE = "#31557f", "#c8781e", "#6b6b6b"
-ROOM = 1.45
+ROOM = 1.75
 """Width of the axis beside its longest bar, for the text at its end."""
 LEAST = 0.01
 """The least width of the axis: a hundredth of the step."""
@@ -19,7 +23,9 @@ def tornado(found: WhatIf) -> Figure:
     ran = sorted((one for one in found.outcomes if one.fraction is not None), key=lambda one: abs(one.fraction or 0))
     failed = [one for one in found.outcomes if one.fraction is None]
     rows = [*failed, *ran]
-    figure = Drawing(figsize=(WIDE_IN, AROUND_IN + BAR_IN * len(rows)), layout="constrained", dpi=140)
+    names = [fill(legible(one.change), MOST_LETTERS) for one in rows]
+    tall_in = max([BAR_IN, *(LINE_IN * (1 + name.count("\n")) for name in names)])
+    figure = Drawing(figsize=(WIDE_IN, AROUND_IN + tall_in * len(rows)), layout="constrained", dpi=140)
     axes = figure.subplots()
     widest = max([LEAST, *(abs(one.fraction or 0) for one in ran)])
     for y, one in enumerate(rows):
@@ -32,7 +38,7 @@ def tornado(found: WhatIf) -> Figure:
             text, (100 * share, y), (-5 if on_left else 5, 0), textcoords="offset points", va="center", fontsize=7.5,
             ha="right" if on_left else "left", color="black" if one.step_time_s is not None else NONE,
         )  # fmt: skip
-    axes.set_yticks(range(len(rows)), [legible(one.change) for one in rows])
+    axes.set_yticks(range(len(rows)), names)
     axes.axvline(0, color="black", linewidth=0.8, zorder=4)
     axes.set_xlim(-100 * ROOM * widest, 100 * ROOM * widest)
     axes.set_xlabel("change of the step time, %")

@@ -102,7 +102,7 @@ def _lead(run: Run) -> str:
 def _timeline(run: Run, shown: TimelineData) -> str:
     """The place of the timeline and of the curves of memory below it."""
     about = f"{shown.bars:,} operations of {len(shown.ranks)} of {run.gpus:,} ranks, {run.observation.window.text}."
-    about += f" {shown.left_out} are shown, evenly spaced, to keep the page small." if shown.left_out else ""
+    about += f" {shown.left_out} are shown." if shown.left_out else ""
     return f"""<section id="when">
 <h2>Timeline</h2>
 <div class="tools"><button id="in" type="button">closer</button><button id="out" type="button">farther</button>

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SECTIONS = tuple(keys(ScenarioFile))
-"""The sections of a scenario, which a change may write anew."""
+"""The sections of a scenario, of which a change may set what it names, as `--set` does."""
 LEAST, MOST = 0.01, 100.0
 """Bounds of a factor."""
 SCALED = {
@@ -125,6 +125,8 @@ def _changed(
         try:
             name, _, value = change.partition("=")
             if "." in name or name.strip() in SECTIONS:
+                if "=" not in change:
+                    raise UserError(f"--what-if {shown(change)} sets nothing", hint=f"write it like --what-if {name.strip()}=...")
                 found[change] = _scenario(scenario, (*settings, change), trust)
             else:
                 found[change] = scaled(base, name.strip(), factor_of(name.strip(), value.strip()))

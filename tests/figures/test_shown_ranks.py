@@ -64,7 +64,7 @@ def test_of_many_kinds_the_pipelines_of_perturbed_ranks_are_shown_and_the_rest_i
     assert shown == [0, SLOW - 8, 8, SLOW]
     assert left_out(kinds, shown) == f"4 of {kinds.count} kinds of ranks"
     note = f"4 of {kinds.count} kinds of ranks are drawn"
-    assert gantt(run).axes[0].get_title(loc="left").splitlines()[1:] == [f"{note}; --gantt-ranks chooses others"]
+    assert gantt(run).axes[0].get_title(loc="left").splitlines()[1:] == [f"{note}; others by --gantt-ranks, or ranks= in Python"]
     assert gantts({"one": run}).axes[0].get_title(loc="left").splitlines()[1:] == [note]
     assert len(gantt(run, ranks=[0]).axes[0].get_title(loc="left").splitlines()) == 1
 

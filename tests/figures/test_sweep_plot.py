@@ -6,8 +6,15 @@ import pandas as pd
 import pytest
 from matplotlib.colors import Normalize
 
+import simulator as sim
 from simulator.figures.sweep_plot import sweep_plot
+from simulator.figures.tornado import tornado
 
+SCENARIO = {
+    "model": "llama3.2-1b",
+    "cluster": {"name": "dgx-h100", "nodes": 2},
+    "job": {"sequence_length": 1024, "global_batch": 16},
+}
 FIELDS = ["plan.tp", "job.microbatch_size"]
 
 
@@ -47,3 +54,16 @@ def test_a_picture_without_a_time_is_drawn_and_says_what_is_lacking() -> None:
     assert {text.get_text() for text in figure.axes[0].texts} == {"lacks 48.4 GiB"}
     figure.draw_without_rendering()
     sweep_plot(table([2.0] * 4), FIELDS).draw_without_rendering()
+
+
+@pytest.mark.filterwarnings("error")
+def test_long_titles_and_changes_take_several_lines() -> None:
+    """Pictures of settings that are longer than a line leave room for what they show."""
+    for fields, frame in ((FIELDS, table([5.4, 6.2, 6.0, None])), (FIELDS[1:], table([5.4, 6.2, 6.0, None])[:2])):
+        figure = sweep_plot(frame, fields, "a scenario with " + "job.dtype=bf16, " * 12)
+        figure.draw_without_rendering()
+        assert figure.get_suptitle().count("\n") >= 2
+    change = "plan={tp: 2, sharding: {kind: fsdp, reshard: true, prefetch: 1}, recompute: {scope: full, every: 2}}"
+    figure = tornado(sim.what_if(SCENARIO, ["nic=x2", change]))
+    figure.draw_without_rendering()
+    assert any("\n" in label.get_text() for label in figure.axes[0].get_yticklabels())
