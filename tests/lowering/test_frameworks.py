@@ -21,6 +21,7 @@ from simulator.kernels import Attention, Kernel, Rowwise
 from simulator.lowering.kernels_of_framework import Layered, framework_kernels
 from simulator.program.operations import Collective, Compute
 from simulator.program.program import Program
+from simulator.program.slot import Slot
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of, site_of
@@ -330,6 +331,20 @@ def test_t9_8_both_directions_of_a_schedule_divide_the_optimizer_of_the_stages_t
         assert usual.metrics == divided.metrics
         assert run("torchtitan-2025", schedule, recompute="none").scenario.plan.full_sharding.kind == "none"
     assert run("nemo-2025", "1f1b").scenario.plan.full_sharding.kind == "none"
+
+
+def gpipe(rank: int, shape: Any) -> Any:
+    """All forward passes, then all backward passes."""
+    yield from (Slot(kind, rank, microbatch) for kind in "FB" for microbatch in range(shape.microbatches))
+
+
+gpipe.placements = lambda shape: [range(shape.ranks)]  # type: ignore[attr-defined]
+
+
+def test_a_single_placement_is_no_copy_to_divide_the_state_with() -> None:
+    chosen = scenario(plan=sim.Plan(tp=2, pp=4, schedule=gpipe))
+    run = replace(chosen, framework=sim.framework("nemo-2025")).simulate()
+    assert run.scenario.plan.full_sharding.kind == "none"
 
 
 def test_a_scenario_names_a_framework_and_changes_its_fields(tmp_path: Path) -> None:
