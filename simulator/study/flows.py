@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,13 @@ LONGEST_ROUTE = 1 << 12
 """Most links of a route in such a case, which might all be the same link."""
 KEYS = {"capacity_Bps": "5e10", "latency_s": "1e-6", "start_s": "0.5", "size_B": "1e9", "route": "[0, 1]"}
 """The keys of links and flows, with examples of their values."""
+IN_FILES, IN_PYTHON = ("capacity_Bps", "size_B"), ("capacity_bytes_per_s", "size_bytes")
+"""The two keys that have other names in Python."""
 CASE_KEYS = ("name", "desc", "links", "flows")
 LINK_KEYS = ("src", "dst", "capacity_Bps", "latency_s")
 FLOW_KEYS = ("start_s", "size_B", "route", "end_exact", "end_s", "end_s_simgrid")
 """The keys of a flow in the format. Descriptions of a case, the ends of a link and known answers are for readers of the file."""
+LISTED = (list, tuple, np.ndarray)
 LARGEST = sys.float_info.max
 MOST_APART = 2**96
 """Largest ratio between the rates of links: the fabric takes no rate of 2^256 quanta per tick or more."""
@@ -202,15 +206,13 @@ class Ends:
     """Whether they are rounded, to about a millionth."""
 
 
-def flows(cases: str | Path | Sequence[Case], *, long: bool = False, expect: Expect = no_progress) -> list[Ends]:
+def flows(cases: str | Path | Iterable[Case], *, long: bool = False, expect: Expect = no_progress) -> list[Ends]:
     """The end times of bare flows over bare graphs, given as cases or as a file of cases, with max-min fair sharing of links.
 
     They are exact but for the last digits of a float. Of a case that would take longer than is done unasked, the compiled engine
     computes ends that are rounded to about a millionth, where it is installed and the case fits into its integers.
     """
-    known = read_cases(Path(cases)) if isinstance(cases, (str, Path)) else cases
-    for case in must_be(known, Iterable, "cases", "cases of flows", 'sim.flows("cases.json")'):
-        must_be(case, Case, "a case", "a case of flows", 'sim.flows("cases.json")')
+    known = read_cases(Path(cases)) if isinstance(cases, (str, Path)) else _checked(cases)
     limits = Limits(long=long, expect=expect)
     scales = [None if limits.holds(effort_of(case)) or limits.quickest != "compiled" else rounded_scale(case) for case in known]
     efforts = (effort_of(case, rounded=scale is not None) for case, scale in zip(known, scales, strict=True))
@@ -241,32 +243,77 @@ def _case(case: Any, where: str, faults: list[Fault]) -> Case:
     case = case if isinstance(case, Mapping) else {}
     where += f" ({shown(str(case['name']))})" if "name" in case else ""
     rows = {name: _rows(case, name, where, faults) for name in ("links", "flows")}
-
-    def each(name: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-        """The links or the flows of a case, each with its place in the file, until too many faults are found."""
-        for i, row in enumerate(rows[name]):
-            if len(faults) >= MOST_FAULTS:
-                return
-            yield row, f"{where}.{name}[{i}]"
-
     _check_keys(case, CASE_KEYS, where, faults)
     for name, keys in (("links", LINK_KEYS), ("flows", FLOW_KEYS)):
-        for row, at in each(name):
+        for row, at in _each(rows[name], f"{where}.{name}", faults):
             _check_keys(row, keys, at, faults)
-    capacity = tuple(_number(link, "capacity_Bps", at, faults, positive=True) for link, at in each("links"))
-    latency = tuple(_number(link, "latency_s", at, faults, default=0.0) for link, at in each("links"))
-    flows = tuple(
+    return _case_of(str(case.get("name", "")), rows, where, faults)
+
+
+def _each(rows: Sequence[Any], where: str, faults: list[Fault]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The links or the flows of a case, each with its place, until too many faults are found."""
+    for i, row in enumerate(rows):
+        if len(faults) >= MOST_FAULTS:
+            return
+        yield row, f"{where}[{i}]"
+
+
+def _case_of(
+    name: str, rows: Mapping[str, Sequence[Any]], where: str, faults: list[Fault], names: tuple[str, str] = IN_FILES
+) -> Case:
+    """The case of links and flows, each number of which is checked; `names` are those of a capacity and a size."""
+    capacity_name, size_name = names
+    links, flows = (partial(_each, rows[of], f"{where}.{of}", faults) for of in ("links", "flows"))
+    capacity = tuple(_number(link, capacity_name, at, faults, positive=True) for link, at in links())
+    latency = tuple(_number(link, "latency_s", at, faults, default=0.0) for link, at in links())
+    made = tuple(
         Flow(
             _number(flow, "start_s", at, faults, default=0.0),
-            _number(flow, "size_B", at, faults),
+            _number(flow, size_name, at, faults),
             _route(flow, len(rows["links"]), at, faults),
         )
-        for flow, at in each("flows")
+        for flow, at in flows()
     )
     if capacity and Fraction(max(capacity)) > MOST_APART * Fraction(min(capacity)):
-        message = f"capacity_Bps: {max(capacity)!r} is more than 2^96 times as much as {min(capacity)!r}"
+        message = f"{capacity_name}: {max(capacity)!r} is more than 2^96 times as much as {min(capacity)!r}"
         faults.append(Fault(message, "the rates of links may not lie further apart", where))
-    return Case(str(case.get("name", "")), capacity, latency, flows)
+    return Case(name, capacity, latency, made)
+
+
+def _checked(cases: Iterable[Case]) -> list[Case]:
+    """Cases that were made in Python, with the checks of those of a file."""
+    faults: list[Fault] = []
+    numbered = enumerate(must_be(cases, Iterable, "cases", "cases of flows", 'sim.flows("cases.json")'))
+    checked = [
+        _case_of(str(case.name), _rows_of(case), f"cases[{i}] ({shown(str(case.name))})", faults, IN_PYTHON)
+        for i, case in takewhile(lambda _: len(faults) < MOST_FAULTS, numbered)
+        if must_be(case, Case, "a case", "a case of flows", 'sim.flows("cases.json")')
+    ]
+    if faults:
+        raise UserError(faults=faults)
+    return checked
+
+
+def _rows_of(case: Case) -> dict[str, list[dict[str, Any]]]:
+    """The links and the flows of a case, as a file has them but for the names in Python."""
+    examples = {"capacity_bytes_per_s": "(5e10,)", "latency_s": "(1e-6,)", "flows": "(Flow(0.0, 1e9, (0,)),)"}
+    capacity, latency, flows = (
+        list(map(_plain, must_be(getattr(case, name), LISTED, name, "a tuple", example))) for name, example in examples.items()
+    )
+    if len(capacity) != len(latency):
+        message = f"case {shown(str(case.name))}: latency_s has {len(latency)} values for {len(capacity)} links"
+        raise UserError(message, hint="one for each link")
+    for flow in flows:
+        must_be(flow, Flow, "a flow", "a flow", examples["flows"])
+    links = [{"capacity_bytes_per_s": c, "latency_s": latency_s} for c, latency_s in zip(capacity, latency, strict=True)]
+    return {"links": links, "flows": [{name: _plain(getattr(flow, name)) for name in Flow.__slots__} for flow in flows]}
+
+
+def _plain(value: Any) -> Any:
+    """A value with the numbers of numpy as those of Python, and a route as a list."""
+    if isinstance(value, LISTED):
+        return list(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _check_keys(row: Mapping[str, Any], known: Sequence[str], where: str, faults: list[Fault]) -> None:
@@ -301,7 +348,8 @@ def _number(
                 Fault(f"{name} is missing", f"{shown(likely_key)} should be called {name}" if likely_key else wanted, where)
             )
         else:
-            faults.append(Fault(f"{name} should be {wanted}, not {shown(value)}", f'write it like "{name}": {KEYS[name]}', where))
+            example = KEYS[dict(zip(IN_PYTHON, IN_FILES, strict=True)).get(name, name)]
+            faults.append(Fault(f"{name} should be {wanted}, not {shown(value)}", f'write it like "{name}": {example}', where))
         return 1.0
     number: float = value
     return number

@@ -16,6 +16,7 @@ import simulator as sim
 import simulator.memory.account  # which makes Python store a subpackage where a verb stands
 import simulator.validate.report
 from simulator.simulation.runnable import RunnableScenario
+from simulator.study.flows import Case, Flow
 
 from ..commandline import SMALL, trainsim
 
@@ -173,6 +174,46 @@ def test_flows_are_solved_from_a_file_or_from_cases(tmp_path: Path) -> None:
     file.write_text(json.dumps({"cases": [{"name": "one", "links": [{"capacity_Bps": 5}], "flows": [flow]}]}), encoding="utf-8")
     (ends,) = sim.flows(file)
     assert (ends.name, ends.end_s) == ("one", (2.0,))
+
+
+TEN_BYTES = Flow(0.0, 10.0, (0,))
+
+
+def case_of(flow: Any = TEN_BYTES, capacity: Any = (5.0,), latency_s: Any = (0.0,)) -> Case:
+    return Case("one", capacity, latency_s, (flow,))
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (case_of(Flow(0.0, 10.0, (3,))), "cases[0] ('one').flows[0]: route: 3 is no link of the 1"),
+        (case_of(Flow(0.0, 10.0, (-1,))), "route: -1 is no link"),
+        (case_of(Flow(0.0, 10.0, 0)), "route is 0, no list of links"),  # type: ignore[arg-type]
+        (case_of(Flow(0.0, -10.0, (0,))), "size_bytes should be a number that is not negative, not -10.0"),
+        (case_of(Flow(0.0, float("nan"), (0,))), "size_bytes should be a number that is not negative, not .nan"),
+        (case_of(Flow(-1.0, 10.0, (0,))), "start_s should be a number that is not negative, not -1.0"),
+        (case_of(capacity=(0.0,)), "links[0]: capacity_bytes_per_s should be a positive number, not 0.0"),
+        (case_of(capacity=(-5.0,)), "capacity_bytes_per_s should be a positive number, not -5.0"),
+        (case_of(capacity=(float("nan"),)), "capacity_bytes_per_s should be a positive number, not .nan"),
+        (case_of(capacity=(float("inf"),)), "capacity_bytes_per_s should be a positive number, not .inf"),
+        (case_of(capacity=(5.0, 5.0)), "latency_s has 1 values for 2 links"),
+        (case_of(capacity=(1.0, 1e40), latency_s=(0.0, 0.0)), "capacity_bytes_per_s: 1e+40 is more than 2^96 times"),
+        (case_of(latency_s=(-1.0,)), "latency_s should be a number that is not negative, not -1.0"),
+        (case_of(capacity=5.0), "capacity_bytes_per_s is 5.0, not a tuple"),
+        (case_of(3), "a flow is 3, not a flow"),
+    ],
+)
+def test_cases_of_python_are_checked_as_those_of_files_are(case: Case, said: str) -> None:
+    with pytest.raises(sim.UserError) as caught:
+        sim.flows([case])
+    assert said in str(caught.value)
+    assert all(fault.hint for fault in caught.value.faults)
+
+
+def test_cases_may_hold_numbers_of_numpy_and_come_from_a_generator() -> None:
+    case = Case("numpy", np.array([5.0]), [np.int64(0)], [Flow(np.int64(0), np.float32(10), np.array([0]))])  # type: ignore[arg-type]
+    (ends,) = sim.flows(case for _ in range(1))
+    assert ends.end_s == (2.0,)
 
 
 def test_a_verb_wins_over_the_subpackage_of_its_name() -> None:
