@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import chain, count
 from typing import Any, Unpack
 
 from ..config import catalog
@@ -157,7 +158,7 @@ def _asked(
     if not names:
         raise UserError("no schedule is named", hint="`trainsim catalog schedules` lists them")
     found = in_one_go(*(partial(catalog.typed, "schedules", name) for name in names))
-    schedules = {name if isinstance(name, str) else catalog.called(name): one for name, one in zip(names, found, strict=True)}
+    schedules = _labelled(names, found)
     shape = _shape(schedules, {"ranks": ranks, "microbatches": microbatches}, options)
     needed = estimated_effort.Effort()
     for one in schedules.values():
@@ -168,6 +169,19 @@ def _asked(
     what, limits = f"{', '.join(schedules)} of {shape.ranks:,} ranks", estimated_effort.Limits(long=long)
     limits.check(needed, what, "fewer ranks or microbatches")
     return schedules, shape
+
+
+def _labelled(names: Sequence[Any], found: Sequence[Any]) -> dict[str, Any]:
+    """The schedules by their names. A name that was typed twice counts once; objects of the same name are numbered."""
+    schedules: dict[str, Any] = {}
+    for i, (name, one) in enumerate(zip(names, found, strict=True)):
+        typed = isinstance(name, str)
+        if typed and any(isinstance(other, str) and other == name for other in names[:i]):
+            continue
+        called = name if typed else catalog.called(name)
+        labels = chain([called], (f"{called} ({number})" for number in count(2)))
+        schedules[next(label for label in labels if label not in schedules)] = one
+    return schedules
 
 
 def _shape(schedules: Mapping[str, Any], asked: Mapping[str, int | None], options: Options) -> Shape:
@@ -188,13 +202,13 @@ def _shape(schedules: Mapping[str, Any], asked: Mapping[str, int | None], option
     return Shape(**own, durations=Durations(**durations), goal=Goal(**goal))
 
 
-def _check_durations(shape: Shape, count: int, what: str) -> None:
+def _check_durations(shape: Shape, wanted: int, what: str) -> None:
     """Raises `UserError` for several durations whose number is not that of stages or ranks."""
     given = {letter: getattr(shape.durations, field) for field, letter in LETTERS.items()}
-    wrong = {letter: value for letter, value in given.items() if isinstance(value, tuple) and len(value) != count}
+    wrong = {letter: value for letter, value in given.items() if isinstance(value, tuple) and len(value) != wanted}
     if wrong:
         hint = "give one, or one for each"
-        faults = [Fault(f"--{letter} has {len(value)} durations for {count} {what}", hint) for letter, value in wrong.items()]
+        faults = [Fault(f"--{letter} has {len(value)} durations for {wanted} {what}", hint) for letter, value in wrong.items()]
         raise UserError(faults=faults)
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import simulator as sim
 import simulator.memory.account  # which makes Python store a subpackage where a verb stands
 import simulator.validate.report
+from simulator.schedules import gpipe
 from simulator.simulation.runnable import RunnableScenario
 from simulator.study.flows import Case, Flow
 
@@ -153,6 +154,22 @@ def test_wrong_arguments_of_verbs_are_user_errors(call: Any, said: list[str]) ->
 def test_options_of_schedules_may_be_numbers_of_numpy() -> None:
     found = sim.schedule("1f1b", ranks=np.int64(4), microbatches=np.int64(8), forward=np.float64(1.0))  # type: ignore[arg-type]
     assert found.makespan == sim.schedule("1f1b", ranks=4, microbatches=8).makespan
+
+
+def test_schedules_of_the_same_name_are_numbered() -> None:
+    def written(*, turned: bool) -> Any:
+        def order(rank: int, shape: Any) -> Any:
+            microbatches = range(shape.microbatches)
+            yield from (("F", rank, m) for m in microbatches)
+            yield from (("B", rank, m) for m in (reversed(microbatches) if turned else microbatches))
+
+        return order
+
+    names = [written(turned=True), "gpipe", written(turned=False), "gpipe", gpipe]
+    found = sim.compare_schedules(names, ranks=4, microbatches=8)
+    assert sorted(entry.name for entry in found.entries) == ["gpipe", "gpipe (2)", "order", "order (2)"]
+    spans = {entry.name: entry.results[-1].layout.orders[0][8].microbatch for entry in found.entries}
+    assert (spans["order"], spans["order (2)"]) == (7, 0)
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.floats(0, 2**40))
