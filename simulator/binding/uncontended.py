@@ -80,7 +80,7 @@ class UncontendedLinks:
         """The uncontended times of groups of GPUs (a row each), and the routes of all their rounds combined.
 
         `pieces` as in `windows`: only rounds of an uncut payload repeat. `lanes` are the repeated rounds of some of the parallel
-        rings, with edges in the order of the ring; the slowest ring counts.
+        rings, each edge leaving another member; the slowest ring counts.
         """
         routed = {r.edges.key: self.routed(r.edges, gpus) for r in plan}
         count = len(gpus)
@@ -151,7 +151,8 @@ class UncontendedLinks:
         alone_s, shared_s = alone_s * float(r.fraction), shared_s * fraction
         hop_s = np.where(binds, shared_s, (alone_s + shared_s) / 2)
         latencies, hops = latency_s.reshape(count, n), hop_s.reshape(count, n)
-        return _longest(latencies, r.repeats), _longest(hops, r.repeats), latencies.max(axis=1)
+        onward = _onward(r.edges)
+        return _longest(latencies, onward, r.repeats), _longest(hops, onward, r.repeats), latencies.max(axis=1)
 
     def combined(self, rounds: Sequence[Round], routed: Mapping[tuple[bytes, ...], Routed]) -> Routed:
         """The routes of several rounds combined, with shares weighted by the bytes of each round. Its latencies are empty."""
@@ -178,12 +179,26 @@ Ring = tuple[Array, Array, Array, Array]
 """In seconds: all latencies round the ring, time per byte round the ring, longest latency, time per byte of the busiest link."""
 
 
-def _longest(hops: Array, repeats: int) -> Array:
-    """Per row, the longest time that `repeats` consecutive hops of a ring take."""
-    n = hops.shape[1]
-    turns, more = divmod(repeats, n)
-    total = np.cumsum(np.concatenate([np.zeros((len(hops), 1)), hops, hops[:, :more]], axis=1), axis=1)
-    most: Array = turns * total[:, n] + (total[:, more : more + n] - total[:, :n]).max(axis=1)
+def _onward(edges: Edges) -> Array:
+    """For each edge, the edge on which its target passes the data on; where there is none, the number of edges."""
+    n, order = len(edges.source), np.argsort(edges.source, kind="stable")
+    at = np.searchsorted(edges.source, edges.target, sorter=order)
+    found = order[np.minimum(at, n - 1)]
+    onward: Array = np.where(edges.source[found] == edges.target, found, n)
+    return onward
+
+
+def _longest(hops: Array, onward: Array, repeats: int) -> Array:
+    """Per row, the longest time of `repeats` consecutive hops, from whichever edge on: added up by doubling their number."""
+    nothing = np.zeros((len(hops), 1))
+    onward, doubled = np.append(onward, len(onward)), np.concatenate([hops, nothing], axis=1)
+    at, total = np.arange(len(onward)), np.zeros_like(doubled)
+    while repeats:
+        if repeats & 1:
+            total, at = total + doubled[:, at], onward[at]
+        doubled, onward = doubled + doubled[:, onward], onward[onward]
+        repeats >>= 1
+    most: Array = total.max(axis=1)
     return most
 
 

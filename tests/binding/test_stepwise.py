@@ -11,7 +11,8 @@ import pytest
 
 import simulator as sim
 from simulator.binding import stepwise
-from simulator.collectives import windows, wire_fraction
+from simulator.binding.uncontended import _longest, _onward
+from simulator.collectives import Edges, windows, wire_fraction
 from simulator.config.fabric_files import IDEAL, Fabric
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
@@ -315,6 +316,26 @@ def test_t7_9_a_ring_over_unequal_hops_is_as_long_as_its_messages(
         assert fluid == pytest.approx(each, rel=RING_TOLERANCE), size
         if per_node == 1:
             assert fluid == pytest.approx(each, abs=2e-6, rel=0.01), "no ring beside it: nothing is estimated"
+
+
+@pytest.mark.parametrize("kind, turns", [("all_gather", 1), ("reduce_scatter", 1), ("all_reduce", 2)])
+def test_t7_9_the_hops_of_a_piece_follow_its_own_rail(kind: str, turns: int) -> None:
+    """A ring on every rail crosses to the other site and back in a turn; eight rails beside one another do not add up."""
+    cluster = sim.cluster("two-sites-h100", nodes=8)
+    fluid, each = (
+        time_collective(kind, cluster, [10**6], algorithm="hierarchical", fidelity=fidelity)[0].time_s
+        for fidelity in ("fluid", "stepwise")
+    )
+    assert fluid == pytest.approx(each, rel=0.01)
+    assert fluid == pytest.approx(turns * 10e-3, rel=0.01)
+
+
+@pytest.mark.parametrize("repeats, most", [(1, 8), (2, 12), (3, 14), (4, 15), (7, 29), (9, 38)])
+def test_consecutive_hops_are_those_that_follow_one_another(repeats: int, most: int) -> None:
+    """A ring of hops of 1, 2, 4 and 8, the last of which is followed by the first, and an open chain of 8 and 4, mixed up."""
+    source, target = np.array([0, 4, 1, 5, 2, 3]), np.array([1, 5, 2, 6, 3, 0])
+    hops = np.array([[1.0, 8.0, 2.0, 4.0, 4.0, 8.0]])
+    assert _longest(hops, _onward(Edges.of(source, target)), repeats).tolist() == [most]
 
 
 def test_a_ring_with_one_nic_a_node() -> None:
