@@ -1,16 +1,16 @@
 """Properties of a topology: classes of links, routes between GPUs, bisection bandwidth, diameter.
 
 The bisection bandwidth is the maximum flow from the GPUs of the first half of the nodes to the GPUs of the other half (in a
-single node: from half of the GPUs to the others), exact by the max-flow min-cut theorem. A torus is cut across each of its sides
-and the least flow counts, so that the order of the sides has no influence. In a large graph the flow is computed among the
-switches alone, with each NIC at the rate at which the GPUs of its node can feed the NIC. The bisection bandwidth is a property
-of the cables: hashed routing may reach less.
+single node: from half of the GPUs to the others) or back, whichever is less, exact by the max-flow min-cut theorem. A torus is
+cut across each of its sides and the least flow counts, so that the order of the sides has no influence. In a large graph the flow
+is computed among the switches alone, with each NIC at the rate at which the GPUs of its node can feed the NIC. The bisection
+bandwidth is a property of the cables: hashed routing may reach less.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 from typing import Any
@@ -24,6 +24,8 @@ from .wiring import Array, Links, Wiring
 MOST_CUT, MOST_CUT_AMONG_SWITCHES = 3_000, 40_000
 """Largest numbers of links for which a maximum flow is computed in the whole graph, and among the switches."""
 MOST_SOURCES = 16
+Rates = Mapping[int, float]
+"""The most bytes/s that may begin or end at a vertex, by vertex."""
 WORDS = {"agg": "aggregation"}
 """Kinds of switches, by the short names of their vertices."""
 
@@ -162,8 +164,8 @@ def bisection(cluster: Cluster) -> Bisection:
     if cluster.wiring.links <= MOST_CUT:
         gpus = np.arange(cluster.gpus)
         in_half = [half if cluster.nodes == 1 else np.repeat(half, cluster.gpus_per_node) for half in halves]
-        least = min(_max_flow([cluster.wiring], _unlimited(gpus[half]), _unlimited(gpus[~half])) for half in in_half)
-        return Bisection(least, "maximal flow through the whole graph")
+        sides = [(_unlimited(gpus[half]), _unlimited(gpus[~half])) for half in in_half]
+        return Bisection(_least_flow([cluster.wiring], sides), "maximal flow through the whole graph")
     assembly = replace(cluster, options=replace(cluster.options, routing=Routing())).assembly
     fabric = assembly and assembly.fabric
     if not assembly or not fabric:
@@ -171,11 +173,9 @@ def bisection(cluster: Cluster) -> Bisection:
     if sum(len(run.source) for run in fabric.runs) > MOST_CUT_AMONG_SWITCHES:
         return Bisection(None, "not found: too many links between switches for a maximal flow")
     fed = np.tile(np.minimum(_fed(assembly), cluster.rail_bytes_per_s), cluster.nodes)
-    cuts = []
-    for half in halves:
-        first = np.repeat(half, assembly.rails)
-        cuts.append(_max_flow(fabric.runs, *(_rates(fabric.port[side], fed[side]) for side in (first, ~first))))
-    return Bisection(min(cuts), "maximal flow among the switches, NICs at their rates")
+    nics = [np.repeat(half, assembly.rails) for half in halves]
+    sides = [(_rates(fabric.port[first], fed[first]), _rates(fabric.port[~first], fed[~first])) for first in nics]
+    return Bisection(_least_flow(fabric.runs, sides), "maximal flow among the switches, NICs at their rates")
 
 
 def _halves(cluster: Cluster) -> list[Array]:
@@ -185,7 +185,12 @@ def _halves(cluster: Cluster) -> list[Array]:
     return cuts
 
 
-def _max_flow(runs: Iterable[Wiring | Links], sources: Mapping[int, float], targets: Mapping[int, float]) -> float:
+def _least_flow(runs: Sequence[Wiring | Links], sides: Iterable[tuple[Rates, Rates]]) -> float:
+    """The least of the maximum flows across some cuts, of which the rates on either side are given, in both directions."""
+    return min(_max_flow(runs, *ends) for first, second in sides for ends in ((first, second), (second, first)))
+
+
+def _max_flow(runs: Iterable[Wiring | Links], sources: Rates, targets: Rates) -> float:
     """The maximum flow over links in bytes/s, rates rounded to whole bytes/s, within the rate of each source and target."""
     import networkx as nx
 

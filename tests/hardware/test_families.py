@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from simulator.hardware.measure import bisection
 from simulator.units import GB, MS_PER_S, US_PER_S
 from tests.hardware.paths import attributes, pairs_of, route_names, routes
 from tests.hardware.shapes import SMALL_ROUTERS, drawn
+from tests.small_scenarios import time_collective
 
 NIC = 50 * GB
 
@@ -169,6 +171,23 @@ class TestDragonfly:
         assert len(between) == 6
         assert set(between.values()) == {4 * NIC}
 
+    def test_global_ports_lead_nowhere_within_a_group(self) -> None:
+        """Two routers of eight NICs share one cable of 50 GB/s, whatever their ports to groups that are not there."""
+        ports = {"nics_per_router": 8, "routers_per_group": 2, "global_links": 17}
+        spray, ecmp = (of("dragonfly", 2, gpus=8, dragonfly=ports, routing=routing) for routing in ("spray", "ecmp"))
+        assert bisection(spray).bytes_per_s == bisection(ecmp).bytes_per_s == NIC
+        for nodes in (2, 4, 8):
+            sprayed, hashed = (
+                time_collective("alltoall", replace(cluster, nodes=nodes), [10**8], algorithm="direct")[0].time_s
+                for cluster in (spray, ecmp)
+            )
+            assert sprayed == pytest.approx(hashed, rel=0.1)
+
+    def test_sprayed_traffic_of_a_group_of_one_router_takes_its_global_ports(self) -> None:
+        ports = {"nics_per_router": 2, "routers_per_group": 1, "global_links": 6}
+        cluster = of("dragonfly", 3, dragonfly=ports, routing="spray")
+        assert attributes(cluster, "group0/router0", "group0/hub")["capacity_bytes_per_s"] == 6 * NIC
+
     def test_more_groups_than_cables_are_refused(self) -> None:
         ports = {"nics_per_router": 1, "routers_per_group": 2, "global_links": 1}
         with pytest.raises(sim.UserError, match="4 groups cannot each be joined") as caught:
@@ -221,6 +240,16 @@ class TestExplicit:
         assert route_names(cluster, 0, 1) == ["g0", "g1"]
         assert route_names(cluster, 1, 0) == ["g1", "s0", "g0"]
         assert attributes(cluster, "g0", "g1")["latency_s"] == 2 / US_PER_S
+
+    @pytest.mark.parametrize("nodes", [1, 2])
+    @pytest.mark.parametrize("back", ["g2>g0", "g0>g2"])
+    def test_the_bisection_is_that_of_the_slower_direction(self, back: str, nodes: int) -> None:
+        a, b = back.split(">")
+        links = [("g0", "g1", 9, False), ("g2", "g3", 9, False), (a, b, 1, True), (b, a, 40, True)]
+        listed = [{"from": a, "to": b, "capacity": f"{r} GB/s", "latency": "1 us", "one_way": o} for a, b, r, o in links]
+        vertices = [{"name": f"g{i}", "kind": "gpu"} for i in range(4)]
+        cluster = self.explicit(nodes=nodes, gpus_per_node=4 // nodes, vertices=vertices, links=listed)
+        assert bisection(cluster).bytes_per_s == GB
 
     def test_of_ways_as_short_a_hash_chooses(self) -> None:
         cluster = self.explicit(routing="ecmp")

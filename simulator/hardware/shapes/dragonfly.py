@@ -2,8 +2,10 @@
 
 A route has at most one link in the first group, one between groups and one in the last. Reference: Kim et al., "Technology-
 driven, highly-scalable dragonfly topology", ISCA 2008. Sprayed traffic uses all links of a group and all cables between two
-groups evenly: a group is then modelled as a hub, at half a hop from each router, and the cables as one link from hub to hub.
-Hashed traffic takes one cable per flow, and the minimal route to the cable.
+groups evenly: a group is then modelled as a hub, at half a hop from each router, and the cables as one link from hub to hub. A
+router is joined to the hub by its ports to the other routers of a full group. Traffic within the group takes no other ports, and
+traffic between groups needs these ports too, because it leaves and arrives over the cables of all routers. Hashed traffic takes
+one cable per flow, and the minimal route to the cable.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def fabric(cluster: Cluster) -> Switching:
 def _sprayed(g: _Groups) -> Switching:
     """The fabric of sprayed traffic, with a hub in every group."""
     latency_s, router, hub = g.cluster.switch_latency_s, np.arange(g.routers), g.routers + np.arange(g.groups)
-    rate = (g.size[g.group_of] - 1 + g.ports.global_links) * g.rate
+    rate = (g.per_group - 1 or g.ports.global_links) * g.rate
     across = Links.between(hub[g.pair_source], hub[g.pair_target], g.bundle_bytes_per_s, latency_s, "global")
     runs = (*both_ways(router, hub[g.group_of], rate, latency_s / 2, "group"), across)
 
