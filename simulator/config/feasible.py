@@ -319,6 +319,9 @@ def _disturbed_ranks(scenario: Scenario) -> Found:
 
 def _disturbed_links(scenario: Scenario) -> Found:
     for i, p in enumerate(scenario.perturb):
+        if p.capacity is not None and p.capacity > 1 and scenario.fidelity.collectives != "stepwise":
+            message = f"only stepwise simulates a link that carries more than its capacity, {p.capacity:g} times here"
+            yield f"perturb.{i}.capacity", message, "at most 1, fidelity.collectives: stepwise, or quicker links in the cluster"
         if p.link is not None and p.link.count(">") != 1:
             yield f"perturb.{i}.link", f"{shown(p.link)} is no link: it has two ends", 'write it like "node0/nic3>leaf3"'
         elif p.link is not None:

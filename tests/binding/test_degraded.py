@@ -64,6 +64,28 @@ def test_t7_7_at_face_value_a_link_that_does_not_limit_changes_nothing() -> None
     np.testing.assert_allclose(slow, sound / 0.8, atol=2)
 
 
+def test_t7_7_only_stepwise_takes_a_link_above_its_capacity() -> None:
+    """Caps are those of links at their capacities. A link of a quarter, four times as quick, is as quick as the others."""
+    quick = tuple(sim.Perturb(link=link, capacity=4) for link in ("g0>sw", "sw>g0"))
+
+    def step_s(g0_gb_per_s: int, collectives: str, perturb: tuple[sim.Perturb, ...] = ()) -> float:
+        rates = {"g0": g0_gb_per_s, "g1": 40, "g2": 40, "g3": 40}
+        cluster = sim.cluster({
+            "gpu": "h100", "gpus_per_node": 1, "nodes": 4, "shape": "explicit",
+            "vertices": [*({"name": name, "kind": "gpu"} for name in rates), {"name": "sw", "kind": "switch"}],
+            "links": [{"from": g, "to": "sw", "capacity": f"{rate} GB/s", "latency": "1 us"} for g, rate in rates.items()],
+        })  # fmt: skip
+        chosen = scenario(plan=sim.Plan(dp=4, sharding="zero1"), cluster=cluster, perturb=perturb)
+        return float(replace(chosen, fidelity=sim.Fidelity(collectives=collectives)).simulate().metrics.step_time_s)
+
+    slow, even, raised = step_s(10, "stepwise"), step_s(40, "stepwise"), step_s(10, "stepwise", quick)
+    assert raised == pytest.approx(even, rel=1e-6)
+    assert raised < 0.9 * slow
+    for collectives in ("fluid", "closed"):
+        with pytest.raises(UserError, match=r"perturb\.0\.capacity: only stepwise"):
+            step_s(10, collectives, quick)
+
+
 def test_t7_7_the_weakest_link_decides_and_what_does_not_cross_it_keeps_its_cap() -> None:
     plan = sim.Plan(tp=4, dp=2, sequence_parallel=False)
     weaker = (HALF, sim.Perturb(link=DOWN, capacity=0.8))

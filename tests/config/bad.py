@@ -266,6 +266,8 @@ BAD: dict[str, Bad] = {
     "a capacity for a rank": added("perturb: [{rank: 1, capacity: 0.5}]", "4:11: perturb.0 gives", "{rank: 13, speed: 0.8}"),
     "a stopped rank": added("perturb: [{rank: 1, speed: 0}]", "4:21: perturb.0.speed: 0 is too small", "at least 0.001"),
     "a link cut for ever": added("perturb: [{link: 'node0/nic3>leaf3', capacity: 0}]", "4:38: perturb.0.capacity", "give until"),
+    "a link quicker than it is": added("perturb: [{link: 'node0/nic3>leaf3', capacity: 4}]",
+        "4:38: perturb.0.capacity: only stepwise simulates a link", "4 times here", "fidelity.collectives: stepwise"),
     "a perturbation that ends first": added("perturb: [{rank: 1, speed: 0.5, from: 3 s, until: 1 s}]",
         "4:44: perturb.0.until: 1.000 s is not after 3.000 s", "leave it out"),
     "a bare time": added("perturb: [{rank: 1, speed: 0.5, from: 3}]", "4:33: perturb.0.from: 3 is a bare number", '"5 s"'),

@@ -61,7 +61,7 @@ def replicated(draw: st.DrawFn) -> Scenario:
 
 @st.composite
 def disturbances(draw: st.DrawFn, cluster: Any) -> sim.Perturb:
-    """A slow or quick rank, or a link of a node with more or less capacity, always or for a while."""
+    """A slow or quick rank, or a link of a node with less capacity, always or for a while."""
     node, gpu = draw(st.integers(0, cluster.nodes - 1)), draw(st.integers(0, 3))
     window = draw(st.sampled_from([{}, {}, {"from_s": 1e-4, "until_s": 4e-4}]))
     names = (
@@ -72,7 +72,7 @@ def disturbances(draw: st.DrawFn, cluster: Any) -> sim.Perturb:
     name = draw(st.sampled_from([None, None, *names] if cluster.nodes > 1 else [None, *names[:2]]))
     if name is None:
         return sim.Perturb(rank=4 * node + gpu, speed=draw(st.sampled_from([0.5, 0.9, 1.3])), **window)
-    return sim.Perturb(link=name, capacity=draw(st.sampled_from([0.1, 0.6, 1.5])), **window)
+    return sim.Perturb(link=name, capacity=draw(st.sampled_from([0.1, 0.6, 0.9])), **window)
 
 
 def twice(of: Scenario, algorithm: str = "ring") -> tuple[Bound, Bound]:
@@ -175,7 +175,7 @@ SLOW = {
     "a quick rank": sim.Perturb(rank=0, speed=1.5),
     "a slow link within a node": sim.Perturb(link="node9/nvswitch>node9/gpu1", capacity=0.1),
     "a slow link to a NIC": sim.Perturb(link="node3/gpu1>node3/nic1", capacity=0.2),
-    "a quick link": sim.Perturb(link="node15/gpu1>node15/nic1", capacity=2.0),
+    "a link that is a little slow": sim.Perturb(link="node15/gpu1>node15/nic1", capacity=0.9),
     "a link that is slow for a while": sim.Perturb(link="node0/gpu1>node0/nic1", capacity=0.1, from_s=1e-4, until_s=5e-4),
 }
 
