@@ -31,7 +31,7 @@ else:  # generic in newer versions of click alone
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object or array, and nothing else.")
 trust_option = click.option(
-    "--trust", is_flag=True, help="Allow files to import and run code that they name (module:name, file.py:name)."
+    "--trust", is_flag=True, help="Allow files to import and run code that they name (file.py, file.py:name, module:name)."
 )
 long_option = click.option(
     "--long", is_flag=True, help="Allow work estimated to take more than 30 s or 4 GiB, which is refused otherwise."

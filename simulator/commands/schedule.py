@@ -75,9 +75,10 @@ def command(
 ) -> None:  # fmt: skip
     """Evaluate the pipeline schedule NAME: the order of its slots, its bubble and its memory.
 
-    NAME is a schedule that `trainsim catalog schedules` lists, a function (`module:function` or `file.py:function`), or a CSV
-    file. A CSV file is the compute-only table of torch.distributed.pipelining; it determines the ranks, the microbatches and
-    the chunks.
+    NAME is a schedule that `trainsim catalog schedules` lists, a Python file (`file.py`), a function (`module:function` or
+    `file.py:function`), or a CSV file. A function called order or orders brings along the other names of its module, such as
+    placement, CHUNKS and exchanges; a function of another name stands alone. A CSV file is the compute-only table of
+    torch.distributed.pipelining; it determines the ranks, the microbatches and the chunks.
 
     Durations have no unit: only their ratios matter. F, B, I and W each take one number, or one number for each stage,
     separated by commas. Options that do not apply to a schedule are ignored.

@@ -78,8 +78,8 @@ def is_table(name: object) -> bool:
 
 
 def is_code(name: object) -> TypeGuard[str]:
-    """Whether a name is `module:name` or `file.py:name` whose code would have to be imported and has not been imported yet."""
-    return type(name) is str and ":" in name and not is_table(name)
+    """Whether a name is `module:name`, `file.py:name` or `file.py`, whose code would have to be imported and is not yet."""
+    return type(name) is str and (":" in name or name.endswith(".py")) and not is_table(name)
 
 
 def exists(name: str) -> bool:
@@ -105,8 +105,8 @@ def find(kind: str, name: str) -> Path:
     family = hybrid_family(spelled) if kind == "models" else ""
     if family:
         raise UserError(f"no model {shown(name)}: {family}: {NO_HYBRIDS}", hint="`trainsim catalog models` lists the models")
-    if kind in CODE and name.endswith(".py"):
-        hint = f"a {kind[:-1]} in a file is written {name}:function"
+    if kind in CODE and is_code(name):
+        hint = f"code of one's own is not taken here; {hint}"
     elif kind in DATA and is_file(f"{name}.yaml"):
         hint = f"did you mean '{name}.yaml'?"
     elif hint.endswith(CUT):
@@ -118,7 +118,7 @@ def module(kind: str, name: Any) -> Any:
     """The module of a name of the catalog, the object of imported user code, or the given object itself if it is not a name.
 
     A schedule may be a table in a `file.csv`. User code is wrapped so that its errors are reported as input errors. Only modules
-    of the catalog are imported here: `module:name` and `file.py:name` are refused as unknown names.
+    of the catalog are imported here: `module:name` and `file.py` are refused as unknown names.
     """
     if kind == "schedules" and is_table(name):
         return torch_csv.read(name)
@@ -142,7 +142,7 @@ def typed(kind: str, name: Any) -> Any:
 def called(thing: Any) -> str:
     """The name of a schedule of the catalog, or of the object or file that was given in place of a name."""
     if isinstance(thing, str):
-        return thing if ":" in thing or is_table(thing) else plain(thing)
+        return thing if ":" in thing or thing.endswith(".py") or is_table(thing) else plain(thing)
     return str(getattr(thing, "__name__", type(thing).__name__)).rpartition(".")[2]
 
 

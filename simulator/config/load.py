@@ -29,7 +29,7 @@ from .tenancy import Tenancy, tenancy
 def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False) -> Scenario | Tenancy:
     """The scenario in a file (or of a name in the catalog), changed by settings such as "plan.tp=4".
 
-    Code that files name (`module:name`, `file.py:name`) is refused, unless `trust` says that it may be imported.
+    Code that files name (`file.py`, `file.py:name`, `module:name`) is refused, unless `trust` says that it may be imported.
     """
     return _read_scenario(document_of(path, settings), Trust(trust))
 

@@ -160,8 +160,9 @@ class Trust:
         return document
 
     def _import(self, name: str, document: Document, place: Place) -> user_code.Code:
-        where, _, attribute = name.rpartition(":")
-        name = f"{beside(where, document.mark(place)) if where.endswith('.py') else where}:{attribute}"
+        where, attribute = user_code.divided(name)
+        where = beside(where, document.mark(place)) if where.endswith(".py") else where
+        name = f"{where}:{attribute}" if attribute else where
         if name not in self.imported:
             try:
                 self.imported[name] = user_code.imported(name)

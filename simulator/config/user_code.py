@@ -13,7 +13,7 @@ from itertools import islice
 from operator import index
 from pathlib import Path
 from traceback import extract_tb
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from .. import escape
@@ -23,7 +23,10 @@ from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, KINDS, Box, Exchan
 
 MOST_BYTES = 2**22
 """Most bytes of a Python file."""
-HOW = "write it as module:name or file.py:name"
+HOW = "write it as module:name, file.py:name or file.py"
+NO_PACKAGE = "name the package: `from simulator.schedules import interleaved`, `from simulator.program.slot import Slot`"
+ORDERS = ("order", "orders")
+"""The functions of a module that make it a schedule."""
 BY_ITSELF = "run it by itself to see why"
 ONCE = "yield each slot once"
 SCHEDULE = "a schedule is order(rank, shape), which yields slots"
@@ -38,7 +41,7 @@ T = TypeVar("T")
 
 
 class Code(str):
-    """The text `module:name` or `file.py:name`, with the object of that name."""
+    """The text `module:name`, `file.py:name` or `file.py`, with the object of that name, or the module of the file."""
 
     __slots__ = ("found",)
     found: Any
@@ -47,23 +50,43 @@ class Code(str):
         return self
 
 
-def imported(name: str) -> Code:
-    """Imports the object of `module:name` or `file.py:name`, with a note on stderr. Only for trusted names."""
-    print(f"note: imports {escape.terminal(name)}", file=sys.stderr)
+def divided(name: str) -> tuple[str, str]:
+    """The module or the file of a name, and the name of its object: none for a file that is meant as a whole."""
+    if name.endswith(".py"):
+        return name, ""
     where, _, attribute = name.rpartition(":")
-    if not where or not attribute:
+    return where, attribute
+
+
+def imported(name: str) -> Code:
+    """Imports the object of `module:name` or `file.py:name`, or the module `file.py`, with a note on stderr. Only for trusted
+    names. A function `order` or `orders` of a module is that module, whose other names belong to the schedule."""
+    print(f"note: imports {escape.terminal(name)}", file=sys.stderr)
+    where, attribute = divided(name)
+    is_file = where.endswith(".py")
+    if not where or not (attribute or is_file):
         raise UserError(f"{shown(name)} is not complete", hint=HOW)
-    if where.endswith(".py"):
+    if is_file:
         found = _run(Path(where))
     else:
         with _importable(Path()), as_user_errors(f"importing {where}", HOW):
             found = importlib.import_module(where)
-    if not hasattr(found, attribute):
+    if attribute and not hasattr(found, attribute):
         public = [key for key, value in vars(found).items() if not key.startswith("_") and callable(value)]
         raise UserError(f"{where} has no {shown(attribute)}", hint=did_you_mean(attribute, public))
     code = Code(name)
-    code.found = getattr(found, attribute)
+    code.found = _named(found, attribute) if attribute else found
     return code
+
+
+def _named(module: ModuleType, attribute: str) -> Any:
+    """The object of a module; for a bare function `order` or `orders` the names of the module, but for the other of the two."""
+    found = getattr(module, attribute)
+    if attribute not in ORDERS or not callable(found) or any(hasattr(found, name) for name in ORDERS):
+        return found
+    alone = ModuleType(module.__name__)
+    vars(alone).update({name: value for name, value in vars(module).items() if name == attribute or name not in ORDERS})
+    return alone
 
 
 def _run(path: Path) -> ModuleType:
@@ -79,10 +102,22 @@ def _run(path: Path) -> ModuleType:
     sys.modules[module.__name__] = module
     try:
         with _importable(path.parent), as_user_errors(str(path), BY_ITSELF):
-            exec(code, vars(module))
+            _execute(code, module)
     finally:
         del sys.modules[module.__name__]
     return module
+
+
+def _execute(code: CodeType, module: ModuleType) -> None:
+    """Runs the code of a file as a module, which belongs to no package."""
+    try:
+        exec(code, vars(module))
+    except ImportError as error:
+        if "relative import" not in str(error):
+            raise
+        line = extract_tb(error.__traceback__)[-1].lineno
+        message = "a file by itself belongs to no package, from which `from . import` would import"
+        raise UserError(message, where=f"{module.__file__}:{line}", hint=NO_PACKAGE) from None
 
 
 @contextmanager
@@ -134,7 +169,8 @@ class Watched:
 
 
 class Schedule(Watched):
-    """A schedule of a user: an object with `order`, or only that function. Other functions have the usual defaults."""
+    """A schedule of a user: a module or an object with `order` or `orders`, or only a function. What else it may have has the
+    usual defaults."""
 
     hint = SCHEDULE
 
@@ -142,6 +178,8 @@ class Schedule(Watched):
         super().__init__(found, name)
         self._order: Callable[[int, Shape], Any] = getattr(found, "order", found)
         if not callable(self._order) and not callable(getattr(found, "orders", None)):
+            if isinstance(found, ModuleType):
+                raise UserError(f"{name} has no order", hint=f"{SCHEDULE}; if another function is one, name it: {name}:function")
             raise UserError(f"{name} is {shown(found)}, not a function", hint=SCHEDULE)
         chunks = getattr(found, "CHUNKS", 1)
         if not isinstance(chunks, int) or isinstance(chunks, bool) or not 1 <= chunks <= MOST_CHUNKS:

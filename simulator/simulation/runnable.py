@@ -51,7 +51,7 @@ def runnable(found: Scenario | Tenancy) -> RunnableScenario | RunnableJobs:
 def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False) -> RunnableScenario | RunnableJobs:
     """The scenario in a file (or of a name in the catalog), changed by settings such as "plan.tp=4".
 
-    Code that files name (`module:name`, `file.py:name`) is refused, unless `trust` allows the import.
+    Code that files name (`file.py`, `file.py:name`, `module:name`) is refused, unless `trust` allows the import.
     """
     return runnable(files.load(path, settings, trust=trust))
 

@@ -55,6 +55,8 @@ jobs:
 """
 FILES = {
     "schedule": ({"a.yaml": SCHEDULED}, ["a.yaml:3:22: plan.schedule"]),
+    "file": ({"a.yaml": SCHEDULED.replace("mine.py:order", "mine.py")}, ["a.yaml:3:22: plan.schedule"]),
+    "file of a shape": ({"a.yaml": SMALL.replace("nodes: 2", "shape: mine.py")}, ["a.yaml:2:27: cluster.shape"]),
     "module": ({"a.yaml": SCHEDULED.replace("mine.py:", "mine:")}, ["a.yaml:3:22: plan.schedule"]),
     "extended": ({"a.yaml": "extends: b.yaml\n", "b.yaml": SCHEDULED}, ["b.yaml:3:22: plan.schedule"]),
     "shape": ({"a.yaml": SHAPED, "cluster.yaml": CLUSTER}, ["cluster.yaml:6:1: cluster.shape"]),
@@ -115,7 +117,7 @@ def places(schema: type[Declared], at: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("code", ["mine:order", "mine.py:order", "mine:Shape"])
+@pytest.mark.parametrize("code", ["mine:order", "mine.py:order", "mine:Shape", "mine.py"])
 def test_no_field_of_a_file_is_imported(code: str, folder: Path) -> None:
     """Whatever a field is for."""
     every = list(dict.fromkeys(places(ScenarioFile)))
@@ -187,6 +189,17 @@ def test_no_job_imports_before_all_were_looked_at(folder: Path) -> None:
     assert not ran(folder)
     assert trainsim("run", scenario, *typed, "--set", "jobs.1.plan.schedule=1f1b").code == 0
     assert ran(folder) == 1
+
+
+def test_a_file_that_was_typed_is_trusted_and_a_space_of_a_search_imports_none(folder: Path) -> None:
+    scenario = written(folder, {"a.yaml": SMALL, "space.yaml": "schedule: [mine.py]\n"})
+    assert "code of one's own is not taken here" in trainsim("search", scenario, "--space", "space.yaml").err
+    assert not ran(folder)
+    said = trainsim("run", scenario, "--set", "plan.schedule=mine.py", "--json")
+    assert said.record["scenario"]["plan"]["schedule"] == "mine.py"
+    assert ran(folder) == 1
+    assert trainsim("schedule", "mine.py", "--ranks", 2, "--microbatches", 4).code == 0
+    assert ran(folder) == 2
 
 
 def test_what_is_typed_is_trusted_and_what_it_leads_to_is_not(folder: Path) -> None:

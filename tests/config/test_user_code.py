@@ -150,7 +150,75 @@ def test_a_file_that_cannot_be_loaded_is_bad_input(name: str, tmp_path: Path) ->
     assert "Traceback" not in said.err
 
 
-@pytest.mark.parametrize("name", [":order", "mine:", "no.such.module:order", "nope.py:order", "mine.py", "x.csv", ":"])
+PLACED = """\
+CHUNKS = 2
+def placement(shape):
+    return [*range(shape.ranks), *reversed(range(shape.ranks))]
+def {order}
+def alone(rank, shape):
+    return order(rank, shape)
+"""
+BY_RANK = """order(rank, shape):
+    for kind, stages in (("F", (rank, 2 * shape.ranks - 1 - rank)), ("B", (2 * shape.ranks - 1 - rank, rank))):
+        for stage in stages:
+            yield from ((kind, stage, m) for m in range(shape.microbatches))
+"""
+FOR_ALL = """orders(shape):
+    return [list(by_rank(rank, shape)) for rank in range(shape.ranks)]
+def by_""" + BY_RANK.replace("order(", "rank(")
+
+
+@pytest.mark.parametrize(("order", "name"), [(BY_RANK, "order"), (FOR_ALL, "orders")])
+def test_a_file_is_a_schedule_and_its_order_brings_the_other_names(
+    order: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every rank has two stages, placed as a V; the order alone would be on the wrong ranks."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "placed_v.py").write_text(PLACED.format(order=order))
+    records = {given: alone(given, "--json").record for given in ("placed_v.py", f"placed_v.py:{name}", f"placed_v:{name}")}
+    sys.modules.pop("placed_v", None)
+    for given, record in records.items():
+        assert record["schedule"] == given
+        assert {**record, "schedule": ""} == {**records["placed_v.py"], "schedule": ""}
+        assert record["ranks"][1][0] == ["F", 1, 0]
+        assert ["F", 2, 0] in record["ranks"][1]
+    if name == "order":
+        assert "is placed on rank" in alone("placed_v.py:alone", "--chunks", 2).err
+
+
+def test_a_function_is_taken_where_a_file_has_both(tmp_path: Path) -> None:
+    both = BY_RANK.replace("2 * shape.ranks - 1 - rank", "rank + shape.ranks")
+    (tmp_path / "both.py").write_text(f"def {both}def orders(shape):\n    return 1 / 0\n")
+    assert alone(f"{tmp_path / 'both.py'}:order", "--chunks", 2).code == 0
+    for name in ("both.py", "both.py:orders"):
+        assert "ZeroDivisionError" in alone(str(tmp_path / name)).err
+
+
+@pytest.mark.parametrize("name", ["copy.py", "copy.py:order"])
+def test_a_copy_of_1f1b_exchanges_as_1f1b_does(name: str, tmp_path: Path) -> None:
+    ours = Path(catalog.module("schedules", "1f1b").__file__).read_text()
+    (tmp_path / "copy.py").write_text(ours)
+    said = alone(str(tmp_path / name))
+    assert said.code == 2
+    assert "copy.py:10: a file by itself belongs to no package" in said.err
+    assert "from simulator.schedules import interleaved" in said.err
+    (tmp_path / "copy.py").write_text(ours.replace("from . import", "from simulator.schedules import") + "\nbare = order\n")
+    shape = Shape(ranks=4, microbatches=8)
+    named = [catalog.typed("schedules", f"{tmp_path / of}") for of in (name, "copy.py:bare")]
+    known = [catalog.module("schedules", "1f1b"), *named]
+    megatrons, theirs, bare = (lay_out(each, shape).defined_exchanges for each in known)
+    assert megatrons == theirs
+    assert theirs
+    assert not bare
+
+
+def test_a_file_without_an_order_says_how_to_name_another_function(mine: Path) -> None:
+    said = alone(str(mine))
+    assert f"{mine} has no order" in said.err
+    assert f"name it: {mine}:function" in said.err
+
+
+@pytest.mark.parametrize("name", [":order", "mine:", "no.such.module:order", "nope.py:order", "mine.py", "x.csv", ":", ".py"])
 def test_a_name_that_leads_nowhere_is_bad_input(name: str, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(mine.parent)
     said = alone(name)
