@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -137,8 +137,13 @@ def as_taken(schedule: Any, shape: Shape) -> Shape:
 
 
 def check(layout: Layout) -> None:
-    """Checks that F and B (or F, I and W) of each stage and microbatch occur once, on the stage's rank and in this order."""
-    faults = [fault for rank, boxes in enumerate(layout.orders) for fault in _foreign_exchanges(rank, boxes, layout)]
+    """Checks that F and B (or F, I and W) of each stage and microbatch occur once, on the stage's rank and in this order.
+
+    Copies of a stage must stand on different ranks, and exchanges must send what the rank has, and once.
+    """
+    faults = list(_copies_on_one_rank(layout))
+    for rank, boxes in enumerate(layout.orders if layout.defined_exchanges else ()):
+        faults += _of_exchanges(rank, boxes, layout)
     if not _is_sound(layout):
         faults = [*_faults_of_slots(layout), *faults]
     if faults:
@@ -204,17 +209,31 @@ def _out_of_order(rank: int, boxes: Sequence[Box]) -> list[Fault]:
     ]
 
 
-def _foreign_exchanges(rank: int, boxes: Sequence[Box], layout: Layout) -> list[Fault]:
-    """Faults of exchanges with slots that the rank does not run."""
-    if not layout.defined_exchanges:
-        return []
-    own = set(_flat(boxes))
-    named = [
-        slot
-        for after, sends, receives in (layout.defined_exchanges[rank] if layout.defined_exchanges else ())
-        for slot in (*sends, *receives, *([after] if after else []))
-    ]
-    return [Fault(f"exchanges of rank {rank} name {slot}, which it does not run") for slot in named if slot not in own]
+def _copies_on_one_rank(layout: Layout) -> Iterator[Fault]:
+    """Faults of stages that a rank holds in more than one direction: copies of one set of weights that nothing keeps equal."""
+    for stage, ranks in enumerate(zip(*layout.placements, strict=True)):
+        for rank in sorted({rank for rank in ranks if ranks.count(rank) > 1}):
+            hint = "placements in which every direction has the stage on another rank, such as opposite ones on an even number"
+            yield Fault(f"stage {stage} stands on rank {rank} in two directions", f"{hint} of ranks")
+
+
+def _of_exchanges(rank: int, boxes: Sequence[Box], layout: Layout) -> Iterator[Fault]:
+    """Faults of exchanges: slots that the rank does not run, and results that leave twice or before their slot has ended."""
+    position = {slot: at for at, slot in enumerate(_flat(boxes))}
+    sent: set[Slot] = set()
+    for after, sends, receives in layout.defined_exchanges[rank]:
+        for slot in (*sends, *receives, *([after] if after else [])):
+            if slot not in position:
+                yield Fault(f"exchanges of rank {rank} name {slot}, which it does not run")
+        begins = position.get(after, len(position)) if after else -1
+        for slot in sends:
+            if slot in sent:
+                yield Fault(f"exchanges of rank {rank} send {slot} twice", "send each result in one exchange")
+            elif position.get(slot, -1) > begins:
+                when = f"behind {after}" if after else "before the first slot"
+                hint = f"send it behind {slot}, or behind a later slot"
+                yield Fault(f"exchanges of rank {rank} send {slot} {when}, when it has not run", hint)
+            sent.add(slot)
 
 
 def _missing(seen: dict[Slot, int], layout: Layout) -> list[Fault]:

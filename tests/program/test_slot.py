@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from simulator.errors import UserError
 from simulator.program.layout import Layout, check, lay_out
-from simulator.program.slot import Durations, Pair, Shape, Slot, looped, slots_of, snaked
+from simulator.program.slot import Durations, Exchange, Pair, Shape, Slot, looped, slots_of, snaked
 
 shapes = st.builds(Shape, st.integers(1, 5), st.integers(1, 6), st.integers(1, 3))
 seconds = st.floats(0.1, 10)
@@ -55,6 +55,7 @@ def test_placements_give_every_rank_as_many_stages_and_a_snake_turns_on_the_spot
 
 @given(shapes, st.integers(1, 2))
 def test_instances_of_stages_are_numbered_by_direction_and_chunks_in_forward_order(shape: Shape, directions: int) -> None:
+    assume(directions == 1 or shape.ranks % 2 == 0)
     layout = lay_out(AllForwardFirst(directions), shape)
     assert len(layout.placement) == directions * shape.stages
     chunks: dict[int, list[int]] = {}
@@ -92,3 +93,33 @@ def test_a_slot_that_is_left_out_doubled_or_moved_is_refused(shape: Shape, data:
     for message, changed in faults.items():
         with pytest.raises(UserError, match=message):
             check(broken(layout, changed))
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 5])
+def test_two_copies_of_a_stage_on_one_rank_are_refused(ranks: int) -> None:
+    """Of an odd number of ranks the middle one has the middle stage of both directions, and would reduce it with itself."""
+    with pytest.raises(UserError) as error:
+        lay_out(AllForwardFirst(2), Shape(ranks, 4))
+    middle = ranks // 2
+    assert [fault.message for fault in error.value.faults] == [f"stage {middle} stands on rank {middle} in two directions"]
+    assert "even number of ranks" in error.value.faults[0].hint
+
+
+EARLY, LATE = Slot("F", 1, 0), Slot("F", 1, 2)
+ONCE = Exchange(LATE, (EARLY, LATE))
+
+
+@pytest.mark.parametrize(("exchanges", "message"), [
+    ([Exchange(EARLY, (EARLY,)), ONCE], "exchanges of rank 1 send 1F0 twice"),
+    ([Exchange(LATE, (EARLY, EARLY))], "exchanges of rank 1 send 1F0 twice"),
+    ([Exchange(EARLY, (LATE,))], "exchanges of rank 1 send 1F2 behind 1F0, when it has not run"),
+    ([Exchange(None, (EARLY,))], "exchanges of rank 1 send 1F0 before the first slot, when it has not run"),
+    ([ONCE, Exchange(None, (), (Slot("F", 0, 0),))], "exchanges of rank 1 name 0F0, which it does not run"),
+    ([Exchange(Slot("B", 0, 0), (EARLY,))], "exchanges of rank 1 name 0B0, which it does not run"),
+])  # fmt: skip
+def test_exchanges_send_what_the_rank_has_and_once(exchanges: list[Exchange], message: str) -> None:
+    layout = lay_out(AllForwardFirst(), Shape(2, 3))
+    check(replace(layout, defined_exchanges=((), (ONCE, Exchange(None, (), (EARLY,))))))
+    with pytest.raises(UserError) as error:
+        check(replace(layout, defined_exchanges=((), tuple(exchanges))))
+    assert [fault.message for fault in error.value.faults] == [message]

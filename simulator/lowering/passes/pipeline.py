@@ -11,9 +11,9 @@ The layout defines the exchanges. An exchange begins when the slot before the ex
 compute stream continues when the sends have left their edges and all receives of the exchange have arrived. The receives were
 posted beforehand, so that no sender waits for the other side, and no schedule can wait in a circle because of its sends.
 
-The program is the program with overlap, plus waits: same transfers, same order on every edge. A wait is an operation of length
-zero on the compute stream and, behind the sends, on their edges: the sender waits until an edge is free again, not until the
-data has arrived.
+The program is the program with overlap, plus waits: same transfers, and the same order on every edge unless exchanges send in
+another one, in which the receiver then receives. A wait is an operation of length zero on the compute stream and, behind the
+sends, on their edges: the sender waits until an edge is free again, not until the data has arrived.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...frozen import replace
 from ...program.layout import Layout
 from ...program.operations import COMPUTE, Communicator, Transfer, Wait
 from ...program.program import ACTIVATION, END, GRADIENT, WAIT, Body, Key, Program, Step
-from ...program.slot import FORWARD, Exchange, Slot
+from ...program.slot import FORWARD, WEIGHT_GRADIENT, Exchange, Slot
 
 SEND, RECEIVE = "send", "receive"
 """Phases of the two ends of a transfer."""
@@ -98,7 +98,20 @@ def blocking(program: Program, layout: Layout) -> Program:
     """Adds the waits for every exchange, rank by rank; all sends of an exchange leave together."""
     bodies = dict(program.bodies)
     orders = tuple(tuple(_waiting(steps, rank, layout, bodies)) for rank, steps in enumerate(program.orders))
-    return replace(program, bodies=bodies, orders=orders)
+    return replace(program, bodies=bodies, orders=tuple(_received_as_sent(orders)))
+
+
+def _received_as_sent(orders: Sequence[Sequence[Step]]) -> Iterator[tuple[Step, ...]]:
+    """The steps of each rank with the receives of every edge in the order of the sends: both ends of a transfer pair by turn."""
+    sends = (step for steps in orders for step in steps if step.phase == SEND)
+    place = {send.after[0]: at for at, send in enumerate(sends)}
+    for steps in orders:
+        of_edge: dict[str, list[Step]] = {}
+        for step in steps:
+            if step.phase == RECEIVE:
+                of_edge.setdefault(step.body, []).append(step)
+        turns = {edge: iter(sorted(of, key=lambda step: place[step.outputs[0][1]])) for edge, of in of_edge.items()}
+        yield tuple(next(turns[step.body]) if step.phase == RECEIVE else step for step in steps)
 
 
 def _waiting(steps: tuple[Step, ...], rank: int, layout: Layout, bodies: dict[str, Body]) -> Iterator[Step]:
@@ -134,7 +147,7 @@ def _steps_of_exchange(
     begins = (_end_key(_instance(exchange.after, layout)),) if exchange.after else ()
     for send in sends:
         yield send._replace(after=(*send.after, *begins))
-    edges = tuple(op.streams[0] for send in sends for op in bodies[send.body].ops)
+    edges = tuple(dict.fromkeys(op.streams[0] for send in sends for op in bodies[send.body].ops))
     name = f"wait for {', '.join(edges) or RECEIVE}"
     bodies.setdefault(name, Body((Wait(name="wait for transfers", streams=(COMPUTE, *edges)),)))
     first = sends[0] if sends else receives[arrived[0]]
@@ -147,8 +160,12 @@ def _instance(slot: Slot, layout: Layout) -> tuple[str, int, int]:
 
 
 def _key(slot: Slot, layout: Layout) -> Key:
-    """The kind of value, stage and microbatch that identify the input of a slot, and likewise its result, within a rank."""
-    return (ACTIVATION if slot.kind == FORWARD else GRADIENT, *_instance(slot, layout)[1:])
+    """The kind of value, stage and microbatch that identify the input of a slot, and likewise its result, within a rank.
+
+    Weight gradients stay on their rank: no value that crosses has their key.
+    """
+    kind = {FORWARD: ACTIVATION, WEIGHT_GRADIENT: WEIGHT_GRADIENT}.get(slot.kind, GRADIENT)
+    return (kind, *_instance(slot, layout)[1:])
 
 
 def _end_key(transferred: tuple[str, int, int]) -> Key:
