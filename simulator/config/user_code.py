@@ -27,6 +27,9 @@ HOW = "write it as module:name, file.py:name or file.py"
 NO_PACKAGE = "name the package: `from simulator.schedules import interleaved`, `from simulator.program.slot import Slot`"
 ORDERS = ("order", "orders")
 """The functions of a module that make it a schedule."""
+FUNCTIONS = ("placement", "placements", "refuse", "in_flight", "exchanges", "certificate")
+WORDS = ("OPTIONS", "VOCABULARY")
+"""Other functions that a schedule may have, and its tuples of words."""
 BY_ITSELF = "run it by itself to see why"
 ONCE = "yield each slot once"
 SCHEDULE = "a schedule is order(rank, shape), which yields slots"
@@ -184,6 +187,13 @@ class Schedule(Watched):
         chunks = getattr(found, "CHUNKS", 1)
         if not isinstance(chunks, int) or isinstance(chunks, bool) or not 1 <= chunks <= MOST_CHUNKS:
             raise UserError(f"CHUNKS of {name} is {shown(chunks)}", hint=f"a whole number from 1 to {MOST_CHUNKS:,}")
+        for other in FUNCTIONS:
+            if not callable(value := getattr(found, other, len)):
+                raise UserError(f"{other} of {name} is {shown(value)}, not a function", hint="leave it out, or call it otherwise")
+        for other in WORDS:
+            value = getattr(found, other, ())
+            if not isinstance(value, (tuple, list)) or not all(isinstance(word, str) for word in value):
+                raise UserError(f"{other} of {name} is {shown(value)}, not a tuple of words", hint='such as ("group",)')
 
     def __getattr__(self, attribute: str) -> Any:
         found = super().__getattr__(attribute)

@@ -212,6 +212,18 @@ def test_a_copy_of_1f1b_exchanges_as_1f1b_does(name: str, tmp_path: Path) -> Non
     assert not bare
 
 
+@pytest.mark.parametrize(
+    "name", ["placement", "placements", "refuse", "in_flight", "exchanges", "certificate", "OPTIONS", "VOCABULARY"]
+)
+@pytest.mark.parametrize("value", ["3", "None", "(3,)"])
+def test_another_name_of_a_file_that_is_not_what_it_should_be_is_bad_input(name: str, value: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(f"from simulator.schedules.gpipe import order\n{name} = {value}\n")
+    said = alone(str(tmp_path / "odd.py"))
+    assert said.code == 2
+    assert f"{name} of " in said.err
+    assert "hint: " in said.err
+
+
 def test_a_file_without_an_order_says_how_to_name_another_function(mine: Path) -> None:
     said = alone(str(mine))
     assert f"{mine} has no order" in said.err
