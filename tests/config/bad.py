@@ -90,7 +90,7 @@ BAD: dict[str, Bad] = {
     "an unknown link": Bad("nodes: 2", "nodes: 2, intra_node: NVSwich 450 GB/s", ("2:37: ", "did you mean 'NVSwitch'?")),
     "no NICs": Bad("nodes: 2", "nodes: 2, inter_node: 0x400 Gbit/s", ("2:37: cluster.inter_node: '0x400", "1 to 1024")),
     "a shape of one node": Bad("nodes: 2", "nodes: 2, shape: nvswitch", ("2:37: cluster.shape: ", "has 2", "rail-optimized")),
-    "degrees and GPUs": Bad("tp: 2", "tp: 3", ("3:1: plan: 16 GPUs do not divide by tp x pp = 6", "hint: a product of 4 or 8\n",
+    "degrees and GPUs": Bad("tp: 2", "tp: 3", ("3:1: plan: 16 GPUs do not divide by tp x pp = 6", "a product of 4 or 8\n",
         "3:8: plan.tp: heads 16", "tp: 2")),
     "pipelines and GPUs": Bad("pp: 2", "pp: 3", ("3:1: plan: 16 GPUs do not divide by tp x pp = 6", "4 or 8, or nodes: 3")),
     "too many GPUs": Bad("{tp: 2, pp: 2}", "{tp: 8, pp: 8}", ("3:1: plan: tp x pp = 64 GPUs, but dgx-h100 has 16", "nodes: 8")),

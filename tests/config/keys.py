@@ -356,7 +356,9 @@ CASES: dict[str, Case] = {
     "cluster.spines": Case(1, HASHED),
     "cluster.dragonfly.nics_per_router": Case(4, DRAGONFLY),
     "cluster.dragonfly.routers_per_group": Case(2, DRAGONFLY),
-    "cluster.dragonfly.global_links": Case(1, {**DRAGONFLY, "plan.pp": 2}),
+    "cluster.dragonfly.global_links": Case(
+        8, {**DRAGONFLY, "cluster.dragonfly": {"nics_per_router": 2, "routers_per_group": 2, "global_links": 16}}
+    ),
     "cluster.box.sockets": Case(1, PCIE),
     "cluster.box.gpus_per_switch": Case(2, PCIE),
     "cluster.box.socket": Case("5 GB/s", PCIE),
