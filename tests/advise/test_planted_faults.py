@@ -135,3 +135,12 @@ def test_without_the_fault_the_first_cause_is_another(fault: Fault) -> None:
 def test_one_of_the_changes_mends_the_fault(fault: Fault) -> None:
     found = explain(fault.run())
     assert any(fault.remedy in one.settings for one in found.best), [one.text for one in found.best]
+
+
+def test_a_degraded_link_is_named_only_where_it_limits() -> None:
+    """Tensor parallelism within nodes does not wait for a NIC, however slow it is."""
+    slow = sim.Perturb(link="node1/nic2>leaf2", capacity=0.01)
+    fault = Fault("a slow NIC beside NVLinks", "dp", {"tp": 4, "dp": 2}, "node1/nic2>leaf2", {}, perturb=slow)
+    said = {loss.cause: "node1/nic2>leaf2" in loss.text for loss in without_changes(fault.run()).losses}
+    assert said["dp"]
+    assert not said["tp"]
