@@ -121,11 +121,11 @@ class Found:
 
     @staticmethod
     def largest_wait(plan: Looked) -> str | None:
-        """What the GPUs of a simulated plan wait for most, as a part of the step."""
+        """What the GPUs of a simulated plan wait for most, as a part of the step; None if they wait for nothing."""
         if not plan.measured or not plan.measured.step_time_s:
             return None
-        waits = (f"{name} {lost_s / plan.measured.step_time_s:.1%}" for name, lost_s in plan.measured.losses if name != OPTIMIZER)
-        return next(waits, None)
+        waits = ((name, lost_s) for name, lost_s in plan.measured.losses if lost_s and name != OPTIMIZER)
+        return next((f"{name} {lost_s / plan.measured.step_time_s:.1%}" for name, lost_s in waits), None)
 
     def points(self) -> list[tuple[float, float, str]]:
         """Of a front every simulated plan, the quickest first: step time in seconds, what is weighed against it, and its text."""

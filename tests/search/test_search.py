@@ -272,3 +272,16 @@ def test_overlap_and_replicas_are_dimensions() -> None:
 def test_every_part_of_a_space_has_a_value(part: str) -> None:
     with pytest.raises(UserError, match=f"{part}: a list is empty"):
         space_of({part: []})
+
+
+def test_a_plan_that_waits_for_nothing_has_no_largest_wait() -> None:
+    """A single GPU: its optimizer is no wait."""
+    scenario = {
+        "model": "llama3.2-1b",
+        "cluster": {"name": "dgx-h100", "nodes": 1, "gpus_per_node": 1},
+        "job": {"sequence_length": 1024, "global_batch": 1},
+    }
+    (plan,) = found(
+        scenario, {"tp": [1], "pp": [1], "microbatch": [1], "recompute": ["none"], "split": ["even"]}, "step_time"
+    ).best
+    assert Found.largest_wait(plan) is None
