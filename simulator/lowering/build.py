@@ -189,4 +189,4 @@ def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
     elif kind in ("B", "I"):
         after = ((LOSS if last else GRADIENT, stage, microbatch),)
         outputs = ((END, (GRADIENT, stage - 1, microbatch)),) if number else ()
-    return Step(body, kind, stage, microbatch, after, (*outputs, (LAST, ("done", kind, stage, microbatch))), 0, pair)
+    return Step(body, kind, stage, microbatch, after, (*outputs, (LAST, ("done", kind, stage, microbatch))), pair=pair)

@@ -29,15 +29,16 @@ def _step_of(iteration: int, step: Step) -> Step:
     if iteration:
         return step.in_iteration(iteration)
     after = tuple(key for key in step.after if key[0] != PARAMETERS)
-    return step._replace(after=after, waits=tuple(wait for wait in step.waits if wait[1][0] != PARAMETERS))
+    waits = tuple(wait for wait in step.waits if wait[1][0] != PARAMETERS)
+    return step._replace(after=after, waits=waits, iteration=iteration)
 
 
 def _from_norm_to_norm(order: tuple[Step, ...]) -> tuple[Step, ...]:
     """The steps of a rank from after one norm to the next norm, without waits for the first norm."""
     at = next(i for i, step in enumerate(order) if step.phase == NORM)
     passed = {key for _, key in order[at].outputs}
-    begins = [_without(step, passed) if _awaits(step, passed) else step for step in order[at + 1 :]]
-    return (*begins, *(step.in_iteration(1) for step in order[: at + 1]))
+    begins = (_without(step, passed) if _awaits(step, passed) else step for step in order[at + 1 :])
+    return (*(step.in_iteration(0) for step in begins), *(step.in_iteration(1) for step in order[: at + 1]))
 
 
 def _awaits(step: Step, keys: Set[Key]) -> bool:

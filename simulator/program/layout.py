@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, pairwise, repeat, starmap
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,20 @@ class SlotColumns:
     @classmethod
     def of(cls, boxes: Sequence[Box]) -> SlotColumns:
         """The columns of some boxes."""
-        paired = any(isinstance(box, Pair) for box in boxes)
+        paired = Pair in set(map(type, boxes))
         slots: Sequence[Any] = _flat(boxes) if paired else boxes
         place = [at for box in boxes for at in ((1, 2) if isinstance(box, Pair) else (0,))] if paired else [0] * len(slots)
         kinds, stages, microbatches = zip(*slots, strict=True) if slots else ((), (), ())
-        columns = [NUMBER_OF_KIND.get(kind, -1) for kind in kinds], stages, microbatches, place
-        return cls(*(np.array(column, dtype=np.int64) for column in columns))
+        numbers = map(NUMBER_OF_KIND.get, kinds, repeat(-1))
+        return cls(*(np.array(column, dtype=np.int64) for column in ([*numbers], stages, microbatches, place)))
+
+    def __len__(self) -> int:
+        """Number of slots."""
+        return len(self.kind)
+
+    def part(self, begin: int, end: int) -> SlotColumns:
+        """Some of the slots that follow each other."""
+        return SlotColumns(*(column[begin:end] for column in (self.kind, self.stage, self.microbatch, self.place)))
 
 
 @dataclass(frozen=True)
@@ -56,9 +65,19 @@ class Layout:
     """Number of stages, the last ones, that hold shares of the vocabulary instead of layers."""
 
     @cached_property
+    def slots(self) -> SlotColumns:
+        """The slots of all ranks as columns, rank by rank."""
+        return SlotColumns.of([box for order in self.orders for box in order])
+
+    @cached_property
+    def begins(self) -> tuple[int, ...]:
+        """The place in `slots` of the first slot of every rank, and the number of all slots."""
+        return (0, *accumulate(len(order) + [*map(type, order)].count(Pair) for order in self.orders))
+
+    @cached_property
     def columns(self) -> tuple[SlotColumns, ...]:
         """The slots of every rank as columns."""
-        return tuple(map(SlotColumns.of, self.orders))
+        return tuple(starmap(self.slots.part, pairwise(self.begins)))
 
     @property
     def stages(self) -> int:
@@ -92,16 +111,17 @@ class Layout:
     @cached_property
     def sampled(self) -> Layout:
         """The layout with a single microbatch per direction, which has every slot of any microbatch of the direction."""
-        directions, splits = len(self.placements), self.shape.splits
-        orders = []
-        for of in self.columns:
-            number = of.microbatch * directions // self.shape.microbatches * splits + of.microbatch % splits
-            names = (of.kind * self.stages + of.stage) * directions * splits + number
-            first = np.sort(np.unique(names, return_index=True)[1])
-            columns = (column[first].tolist() for column in (of.kind, of.stage, number))
-            orders.append(tuple(Slot(KINDS[kind], stage, at) for kind, stage, at in zip(*columns, strict=True)))
+        directions, splits, of = len(self.placements), self.shape.splits, self.slots
+        number = of.microbatch * directions // self.shape.microbatches * splits + of.microbatch % splits
+        rank = np.repeat(np.arange(len(self.orders)), np.diff(self.begins))
+        names = ((rank * len(KINDS) + of.kind) * self.stages + of.stage) * directions * splits + number
+        first = np.sort(np.unique(names, return_index=True)[1])
+        columns = (column[first].tolist() for column in (rank, of.kind, of.stage, number))
+        orders: list[list[Slot]] = [[] for _ in self.orders]
+        for on, kind, stage, at in zip(*columns, strict=True):
+            orders[on].append(Slot(KINDS[kind], stage, at))
         shape = replace(self.shape, microbatches=directions * splits)
-        return Layout(shape, self.placements, tuple(orders), shares=self.shares)
+        return Layout(shape, self.placements, tuple(map(tuple, orders)), shares=self.shares)
 
 
 def lay_out(schedule: Any, shape: Shape, *, exchanges: bool = True) -> Layout:
@@ -166,21 +186,19 @@ def _faults_of_slots(layout: Layout) -> list[Fault]:
 
 def _is_sound(layout: Layout) -> bool:
     """Whether the slots have no fault, which is quicker to say than which they have."""
-    stages, microbatches = layout.stages, layout.shape.microbatches
+    stages, microbatches, of = layout.stages, layout.shape.microbatches, layout.slots
+    inside = (of.kind >= 0) & (of.stage >= 0) & (of.stage < stages) & (of.microbatch >= 0) & (of.microbatch < microbatches)
+    if not inside.all():
+        return False
+    instance = of.microbatch * len(layout.placements) // microbatches * stages + of.stage
+    if (np.array(layout.placement)[instance] != np.repeat(np.arange(len(layout.orders)), np.diff(layout.begins))).any():
+        return False
     at = np.full((len(KINDS), stages, microbatches), -1)
-    placement = np.array(layout.placement)
-    for rank, of in enumerate(layout.columns):
-        inside = (of.kind >= 0) & (of.stage >= 0) & (of.stage < stages) & (of.microbatch >= 0) & (of.microbatch < microbatches)
-        if not inside.all():
-            return False
-        instance = of.microbatch * len(layout.placements) // microbatches * stages + of.stage
-        if (placement[instance] != rank).any() or (at[of.kind, of.stage, of.microbatch] >= 0).any():
-            return False
-        at[of.kind, of.stage, of.microbatch] = np.arange(len(of.kind))
+    at[of.kind, of.stage, of.microbatch] = np.arange(len(of))
     forward, backward, inputs, weights = at
     fused = (forward >= 0) & (backward > forward) & (inputs < 0) & (weights < 0)
     split = (forward >= 0) & (backward < 0) & (inputs > forward) & (weights > inputs)
-    once = int((at >= 0).sum()) == sum(len(of.kind) for of in layout.columns)
+    once = int((at >= 0).sum()) == len(of)
     return once and bool((fused | split).all())
 
 

@@ -86,8 +86,8 @@ class Step(NamedTuple):
     """The keys for which the first op of the body waits."""
     outputs: tuple[tuple[str, Key], ...] = ()
     """(name of an op, or END or LAST; the key of its result)."""
-    iteration: int = 0
-    """The training step of the call."""
+    iteration: int = 1
+    """The training step of the call. In a step from one norm to the next, most calls are of step 1, as they are made."""
     pair: int = -1
     """Steps of a rank with the same number (not -1) run together: their operations take turns on every stream."""
     waits: tuple[tuple[str, Key], ...] = ()
@@ -95,7 +95,7 @@ class Step(NamedTuple):
 
     def in_iteration(self, iteration: int) -> Step:
         """The same call in a training step; there are many, and `_replace` takes several times as long."""
-        return tuple.__new__(Step, (*self[:6], iteration, *self[7:]))
+        return self if self.iteration == iteration else tuple.__new__(Step, (*self[:6], iteration, *self[7:]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ With one chunk per rank this is 1F1B, with a shorter warm-up and other exchanges
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from ..errors import OutsideDomain
 from ..program.slot import Exchange, Shape, Slot
@@ -63,10 +64,8 @@ def order(rank: int, shape: Shape) -> Iterator[Slot]:
 
 def alternating(forward: Sequence[Slot], backward: Sequence[Slot], warm_up: int) -> Iterator[Slot]:
     """`warm_up` F first, then F and B alternately, then the remaining B."""
-    yield from forward[:warm_up]
-    for i, slot in enumerate(backward):
-        yield from forward[warm_up + i : warm_up + i + 1]
-        yield slot
+    rest = forward[warm_up:]
+    return chain(forward[:warm_up], chain.from_iterable(zip(rest, backward, strict=False)), backward[len(rest) :])
 
 
 def warm_up_of(rank: int, shape: Shape) -> int:

@@ -327,7 +327,7 @@ def _bound(kind: str, site: Site, sizes_bytes: Sequence[int], gpus: Array) -> Bo
         Collective(name=f"{i}", streams=(GROUP.name,), communicator=GROUP.name, kind=kind, payload_bytes=size)
         for i, size in enumerate(sizes_bytes)
     ]
-    program = Program((), {"all": Body(tuple(ops))}, ((Step("all", "collective"),),), {GROUP.name: GROUP})
+    program = Program((), {"all": Body(tuple(ops))}, ((Step("all", "collective", iteration=0),),), {GROUP.name: GROUP})
     return bind(program, Mesh.of({"tp": len(gpus)}, "tp"), site, gpus=gpus)
 
 
