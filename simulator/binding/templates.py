@@ -5,7 +5,8 @@ Bodies are compiled once and their columns copied for every step; only dependenc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,23 +138,30 @@ class Templates:
 
     def _after(self, steps: tuple[Step, ...], bodies: list[_Compiled], begins: Array) -> Array:
         """All pairs (row, row that it waits for), within bodies and between steps."""
-        made: dict[int, dict[Key, int]] = {}
-        for step, body, begin in zip(steps, bodies, begins.tolist(), strict=False):
-            of = made.setdefault(step.iteration, {})
-            for name, key in step.outputs:
-                of[key] = begin + body.named[name]
-        between = []
-        for step, body, begin in zip(steps, bodies, begins.tolist(), strict=False):
-            waiting = [(0, key) for key in step.after]
-            if step.waits:
-                waiting += [(body.named[name], key) for name, key in step.waits]
-            for row, key in waiting:
-                before = made.get(step.iteration - (key[0] == PARAMETERS), {}).get(key)
-                if before is None:
-                    raise InvariantBroken(f"{step.phase} of stage {step.stage} waits for {key}, which nothing produces")
-                between.append((begin + row, before))
+        made: defaultdict[int, dict[Key, int]] = defaultdict(dict)
+        names, first = [body.named for body in bodies], begins[:-1].tolist()
+        for (_, _, _, _, _, outputs, iteration, _, _), named, begin in zip(steps, names, first, strict=True):
+            for name, key in outputs:
+                made[iteration][key] = begin + named[name]
+        rows, before = [], []
+        for (_, _, _, _, after, _, iteration, _, waits), named, begin in zip(steps, names, first, strict=True):
+            for key in after:
+                rows.append(begin)
+                before.append(made[iteration - (key[0] == PARAMETERS)].get(key, -1))
+            for name, key in waits:
+                rows.append(begin + named[name])
+                before.append(made[iteration - (key[0] == PARAMETERS)].get(key, -1))
+        if -1 in before:
+            raise InvariantBroken(_lacking(steps, made))
         within = _shifted([body.after for body in bodies], begins, columns=(0, 1))
-        return np.concatenate([within, np.array(between, dtype=np.int64).reshape(-1, 2)])
+        return np.concatenate([within, np.array([rows, before], dtype=np.int64).T])
+
+
+def _lacking(steps: Iterable[Step], made: Mapping[int, Mapping[Key, int]]) -> str:
+    """What a step waits for though nothing produces it, in words."""
+    waits = ((step, key) for step in steps for key in (*step.after, *(key for _, key in step.waits)))
+    step, key = next((step, key) for step, key in waits if key not in made[step.iteration - (key[0] == PARAMETERS)])
+    return f"{step.phase} of stage {step.stage} waits for {key}, which nothing produces"
 
 
 def _resource(op: AnyOp) -> int:

@@ -12,7 +12,7 @@ from ..plan.stage_layers import stage_layers
 from ..program.layout import Layout
 from ..program.operations import COMPUTE, Compute, Wait
 from ..program.program import ACTIVATION, END, GRADIENT, LAST, LOSS, Body, Key, Program, Stage, Step
-from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Pair, Slot, slots_of
+from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Slot, slots_of
 from ..workload.blocks.dense import BlockOp
 from ..workload.blocks.prediction import further_tokens
 from ..workload.framework import Framework
@@ -91,13 +91,15 @@ def names_of(layout: Layout, program: Program) -> dict[Called, str]:
 
 def steps_of(layout: Layout, names: Mapping[Called, str]) -> tuple[tuple[Step, ...], ...]:
     """The steps of every rank in the order of the schedule, given the names of their bodies."""
-    splits = layout.shape.splits
+    splits, layered = layout.shape.splits, layout.layered
+    first = [layout.instance(0, microbatch) for microbatch in range(layout.shape.microbatches)]
+
+    def step(slot: Slot, pair: int) -> Step:
+        kind, stage, microbatch = slot
+        return _step(names[kind, stage, microbatch % splits], slot, first[microbatch], layered, pair)
+
     return tuple(
-        tuple(
-            _step(names[slot.kind, slot.stage, slot.microbatch % splits], slot, layout, number if isinstance(box, Pair) else -1)
-            for number, box in enumerate(boxes)
-            for slot in slots_of(box)
-        )
+        tuple(step(slot, at if len(slots) > 1 else -1) for at, slots in enumerate(map(slots_of, boxes)) for slot in slots)
         for boxes in layout.orders
     )
 
@@ -175,18 +177,20 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
     )
 
 
-def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
-    """The step of a slot: the call of a body, with the keys that the step waits for and produces."""
+def _step(body: str, slot: Slot, first: int, layered: int, pair: int) -> Step:
+    """The step of a slot: the call of a body, with the keys that the step waits for and produces. `first` is the instance of
+    stage 0 through which its microbatch passes, `layered` the number of stages that hold layers."""
     kind, number, microbatch = slot
-    stage, last = layout.instance(number, microbatch), number == layout.layered - 1
-    if number >= layout.layered:
-        return Step(body, kind, stage, microbatch, outputs=((LAST, ("done", kind, stage, microbatch)),))
+    stage, last = first + number, number == layered - 1
+    done = (LAST, ("done", kind, stage, microbatch))
+    if number >= layered:
+        return Step(body, kind, stage, microbatch, outputs=(done,))
     after: tuple[Key, ...] = ()
-    outputs: tuple[tuple[str, Key], ...] = ()
+    outputs: tuple[tuple[str, Key], ...] = (done,)
     if kind == "F":
         after = ((ACTIVATION, stage, microbatch),) if number else ()
-        outputs = ((END, (LOSS, stage, microbatch) if last else (ACTIVATION, stage + 1, microbatch)),)
+        outputs = ((END, (LOSS, stage, microbatch) if last else (ACTIVATION, stage + 1, microbatch)), done)
     elif kind in ("B", "I"):
         after = ((LOSS if last else GRADIENT, stage, microbatch),)
-        outputs = ((END, (GRADIENT, stage - 1, microbatch)),) if number else ()
-    return Step(body, kind, stage, microbatch, after, (*outputs, (LAST, ("done", kind, stage, microbatch))), pair=pair)
+        outputs = ((END, (GRADIENT, stage - 1, microbatch)), done) if number else (done,)
+    return Step(body, kind, stage, microbatch, after, outputs, pair=pair)

@@ -19,7 +19,6 @@ sends, on their edges: the sender waits until an edge is free again, not until t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from ...frozen import replace
 from ...program.layout import Layout
@@ -29,69 +28,40 @@ from ...program.slot import FORWARD, WEIGHT_GRADIENT, Exchange, Slot
 
 SEND, RECEIVE = "send", "receive"
 """Phases of the two ends of a transfer."""
+SENT = (ACTIVATION, GRADIENT)
+"""First elements of the keys of values that stages on different ranks send to each other."""
 ENDED = "ended"
 """First element of the keys of slots that exchanges wait for."""
 
 
-class _SentValue(NamedTuple):
-    """One value that is sent from rank to rank."""
-
-    key: Key
-    edge: str
-    source: int
-    target: int
-    producer: Step
-    at: int
-    """The place of the producing step among those of its rank."""
-
-
 def pipeline(program: Program, payload_bytes: int) -> Program:
-    """Adds both ends of every transfer between stages on different ranks."""
-    sent_values = [list(_sent_values(program, rank)) for rank in range(len(program.orders))]
-    if not any(sent_values):
-        return program
-    ends = {p.edge: (p.source, p.target) for ps in sent_values for p in ps}
-    edges = {name: Communicator(name, "pp", ("pp",), of) for name, of in ends.items()}
-    bodies = dict(program.bodies)
-    for name in edges:
-        for sends in (True, False):
-            end = _end_name(name, sends)
-            op = Transfer(name=end, streams=(name,), communicator=name, payload_bytes=payload_bytes, sends=sends)
-            bodies[end] = Body((op,))
-    program = replace(program, bodies=bodies).with_communicators(*(edges[name] for name in sorted(edges)))
-    return replace(program, orders=_with_transfers(program, sent_values))
-
-
-def _sent_values(program: Program, rank: int) -> Iterator[_SentValue]:
-    """The values that a rank sends, in its order."""
+    """Adds both ends of every transfer between stages on different ranks: receives first, in each sender's order, and each send
+    right after the producing step."""
     ranks = [stage.rank for stage in program.stages]
-    edges = {(kind, target): f"{kind} {rank}>{target}" for kind in (ACTIVATION, GRADIENT) for target in {*ranks} - {rank}}
-    for at, step in enumerate(program.orders[rank]):
-        for _, key in step.outputs:
-            if key[0] in (ACTIVATION, GRADIENT) and 0 <= int(key[1]) < len(ranks):
-                target = ranks[int(key[1])]
-                if target != rank:
-                    yield _SentValue(key, edges[key[0], target], rank, target, step, at)
-
-
-def _end_name(edge: str, sends: bool) -> str:
-    return f"{SEND if sends else RECEIVE} {edge}"
-
-
-def _with_transfers(program: Program, sent_values: Sequence[Sequence[_SentValue]]) -> tuple[tuple[Step, ...], ...]:
-    """The steps of each rank with receives first, in each sender's order, and each send right after the producing step."""
+    edges: dict[tuple[str, int, int], str] = {}
     posted: list[list[Step]] = [[] for _ in program.orders]
-    sends: list[dict[int, list[Step]]] = [{} for _ in program.orders]
-    for key, edge, source, target, producer, at in (p for values in sent_values for p in values):
-        receive = Step(_end_name(edge, False), RECEIVE, int(key[1]), int(key[2]), (), ((END, key),))
-        posted[target].append(receive)
-        send = Step(_end_name(edge, True), SEND, producer.stage, producer.microbatch, (key,), (), producer.iteration)
-        sends[source].setdefault(at, []).append(send)
-    for order, sent, steps in zip(posted, sends, program.orders, strict=True):
-        for at, step in enumerate(steps):
+    orders: list[list[Step]] = []
+    for rank, steps in enumerate(program.orders):
+        orders.append(order := [])
+        for step in steps:
             order.append(step)
-            order.extend(sent.get(at, ()))
-    return tuple(map(tuple, posted))
+            for _, key in step.outputs:
+                if key[0] in SENT and 0 <= int(key[1]) < len(ranks) and (target := ranks[int(key[1])]) != rank:
+                    kind, stage, microbatch = str(key[0]), int(key[1]), int(key[2])
+                    edge = edges.setdefault((kind, rank, target), f"{kind} {rank}>{target}")
+                    posted[target].append(Step(f"{RECEIVE} {edge}", RECEIVE, stage, microbatch, (), ((END, key),)))
+                    order.append(Step(f"{SEND} {edge}", SEND, step.stage, step.microbatch, (key,), (), step.iteration))
+    if not edges:
+        return program
+    bodies = dict(program.bodies)
+    for edge in edges.values():
+        for end in (SEND, RECEIVE):
+            name, sends = f"{end} {edge}", end == SEND
+            op = Transfer(name=name, streams=(edge,), communicator=edge, payload_bytes=payload_bytes, sends=sends)
+            bodies[name] = Body((op,))
+    new = (Communicator(name, "pp", ("pp",), (source, target)) for (_, source, target), name in edges.items())
+    program = replace(program, bodies=bodies).with_communicators(*sorted(new, key=lambda c: c.name))
+    return replace(program, orders=tuple((*first, *order) for first, order in zip(posted, orders, strict=True)))
 
 
 def blocking(program: Program, layout: Layout) -> Program:
