@@ -36,9 +36,12 @@ def measure(observed: Observation) -> Utilisation:
 
 def _executed_flop(observed: Observation) -> list[int]:
     """Executed flop of all ranks, of the timeline as it is and of the part that is repeated, if there is one."""
-    found = [0] * (1 + bool(observed.repeats))
-    classes = observed.labels, observed.timeline.multiplicity.tolist(), observed.timeline.skeleton.variants.tolist()
-    for which, (labels, ranks, variant) in enumerate(zip(*classes, strict=True)):
-        for part, calls in enumerate(observed.calls_in_parts(which)):
-            found[part] += ranks * labels.total_flop(variant, calls)
+    found, skeleton = [0] * (1 + bool(observed.repeats)), observed.timeline.skeleton
+    alike: dict[tuple[int, int], list[int]] = {}
+    for which, work in enumerate(zip(skeleton.program.tolist(), skeleton.variants.tolist(), strict=True)):
+        alike.setdefault(work, []).append(which)
+    for (_, variant), classes in alike.items():
+        ranks = int(observed.timeline.multiplicity[classes].sum())
+        for part, calls in enumerate(observed.calls_in_parts(classes[0])):
+            found[part] += ranks * observed.labels[classes[0]].total_flop(variant, calls)
     return found

@@ -109,9 +109,9 @@ def data_parallel(program: Program, plan: DataParallel) -> Program:
 def replicas_of(program: Program, stage: int, bucket: Bucket = LAYER) -> Communicator:
     """The communicator of the replicas of a bucket: along dp or edp, and across pipeline ranks that keep copies of the stage."""
     number, group = program.stages[stage].number, EDP if bucket[1] == EXPERTS else DP
-    holders = [s.rank for s in program.stages if s.number == number]
-    if len(holders) == 1:
+    if program.stages[-1].number == len(program.stages) - 1:  # in one direction
         return group
+    holders = [s.rank for s in program.stages if s.number == number]
     name = f"copies of stage {number}" if group is DP else f"copies of experts of stage {number}"
     return Communicator(name, "dp", (*group.axes, "pp"), tuple(sorted(holders)))
 
