@@ -20,6 +20,7 @@ import numpy as np
 
 from ..errors import InvariantBroken
 from ..hashing import mix
+from .separated import have_common_member
 from .skeleton import Expansion, Skeleton, expand, task_count
 from .task import Array, Csr, offsets
 
@@ -49,6 +50,8 @@ class Folded:
     class_of: Array
     count: Callable[[], int]
     """The number of tasks of the whole cluster."""
+    joint: Callable[[], Array]
+    """Class of links -> whether all communicators that cross one of its links have a member in common."""
 
     @cached_property
     def tasks_unfolded(self) -> int:
@@ -66,7 +69,7 @@ def folded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: Non
     verify(skeleton, partition)
     small = quotient(skeleton, partition)
     within(task_count(small))
-    return Folded(small, partition.rank, partial(task_count, skeleton))
+    return Folded(small, partition.rank, partial(task_count, skeleton), partial(_joint, skeleton, partition))
 
 
 def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Expansion:
@@ -82,7 +85,7 @@ def unfolded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: N
 def apart(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
     """All ranks, each a class by itself; `within` may raise for too many tasks."""
     within(task_count(skeleton))
-    return Folded(skeleton, np.arange(skeleton.ranks), partial(task_count, skeleton))
+    return Folded(skeleton, np.arange(skeleton.ranks), partial(task_count, skeleton), partial(have_common_member, skeleton))
 
 
 def refine(skeleton: Skeleton) -> Partition:
@@ -162,6 +165,13 @@ def quotient(skeleton: Skeleton, partition: Partition) -> Skeleton:
         link_profile=skeleton.link_profile[link],
         single_weight=_single_weight(skeleton, partition, comm, footprint * len(link) + crossed),
     )
+
+
+def _joint(skeleton: Skeleton, partition: Partition) -> Array:
+    """Class of links -> whether all communicators that cross a link have a member in common, on every link of the class."""
+    joint = np.ones(_count(partition.link), dtype=bool)
+    joint[partition.link[~have_common_member(skeleton)]] = False
+    return joint
 
 
 def _single_weight(skeleton: Skeleton, partition: Partition, first: Array, wanted: Array) -> Array:

@@ -1,10 +1,11 @@
 """Stretches: rows of a rank that follow each other without a break are simulated as one, before any of their tasks exists.
 
 In a folded skeleton most rows of a rank need nothing of others: own work, and turns of communicators with this one class of
-ranks, over links that no other communicator crosses, which always take the same time. Where such a row waits for the row before
-it, both are of one *run*: each of its rows starts when the one before it ends. A run is cut into stretches before rows that wait
-for other runs and behind rows for which other runs wait. Three kinds of edges constrain nothing and cut nothing: those within a
-run, those that say what the order of the main lane, which holds most own work, says already, and those said twice.
+ranks, over links that no other communicator crosses meanwhile (`separated.py`), which always take the same time. Where such a
+row waits for the row before it, both are of one *run*: each of its rows starts when the one before it ends. A run is cut into
+stretches before rows that wait for other runs and behind rows for which other runs wait. Three kinds of edges constrain nothing
+and cut nothing: those within a run, those that say what the order of the main lane, which holds most own work, says already,
+and those said twice.
 
 Nothing but order and durations is used: every row starts and ends at the same nanosecond as in the whole skeleton. A stretch may
 hold rows that others slow; its *pieces* then tell `heap.py` which of them is in progress.
@@ -20,7 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from .contract import FIXED, Pieces, durations
+from .fold import Folded
 from .replay import with_fixed_durations
+from .separated import Meetings
 from .skeleton import Expansion, Skeleton, expand
 from .task import BOTH, CORES, FULL_SPEED, MEMORY, SPEED_BITS, WEIGHT_BITS, Array, Csr, TaskGraph, distinct, offsets
 from .template import Template
@@ -114,30 +117,31 @@ class Stretched:
         return Times(start_ns, end_ns, np.where(inside, end_ns, arrival_ns))
 
 
-def stretched(
-    skeleton: Skeleton, groups: Callable[[int], Array], *, every: bool = False, at_least: float = 0.0
-) -> Stretched | None:
+def stretched(ranks: Folded, groups: Callable[[int], Array], *, every: bool = False, at_least: float = 0.0) -> Stretched | None:
     """The skeleton of stretches. `groups(program)` numbers the rows of a template: rows with different numbers are never of one
     stretch. With `every`, transfers take the time that they take without contention, as in `with_fixed_durations`. None if fewer
     than `at_least` rows come to a stretch.
     """
-    fixed_ns, members = _fixed_ns(skeleton, every=every), np.bincount(skeleton.members[0], minlength=skeleton.communicators)
-    taking = ((skeleton.tariff.cores > 0) | (skeleton.tariff.memory > 0))[skeleton.kind]
-    if at_least and _may_not_pay(skeleton, np.where(members[:, None] == 1, fixed_ns, OPEN), at_least):
+    skeleton = ranks.skeleton
+    members = np.bincount(skeleton.members[0], minlength=skeleton.communicators)
+    fixed_ns, meets = _fixed_ns(skeleton, every=every)
+    fixed_ns = np.where(members[:, None] == 1, fixed_ns, OPEN)
+    if at_least and _may_not_pay(skeleton, fixed_ns, at_least):
         return None
+    turn_ns = _turns_ns(ranks, fixed_ns, meets & (fixed_ns != OPEN))
+    if sum(map(len, turn_ns)) < at_least * STRETCHES_OF_ROW * sum(int((ns == OPEN).sum()) for ns in turn_ns):
+        return None
+    taking = ((skeleton.tariff.cores > 0) | (skeleton.tariff.memory > 0))[skeleton.kind]
     known: dict[tuple[int, int, bytes], int] = {}
     parts: list[Stretches] = []
     program = np.empty_like(skeleton.program)
     for rank, (number, profile) in enumerate(zip(skeleton.program.tolist(), skeleton.speed.tolist(), strict=True)):
-        communicator = skeleton.slots[:, rank]
-        inside = (communicator >= 0) & (members[communicator] == 1)
-        table = np.where(inside[:, None], fixed_ns[communicator], OPEN)
-        takes = taking[communicator]
-        key = number, profile, table.tobytes() + takes.tobytes()
+        takes = taking[skeleton.slots[:, rank]]
+        key = number, profile, turn_ns[rank].tobytes() + takes.tobytes()
         if key not in known:
             known[key] = len(parts)
             speed = skeleton.profiles[profile].value[0] if skeleton.profiles[profile].steady else 0
-            parts.append(_part(skeleton.templates[number], table, takes, speed, groups(number)))
+            parts.append(_part(skeleton.templates[number], turn_ns[rank], takes, speed, groups(number)))
         program[rank] = known[key]
     rows, heads = (
         np.array([len(of) for of in column])[program].sum() for column in zip(*((p.whole, p.heads) for p in parts), strict=True)
@@ -161,37 +165,55 @@ def _may_not_pay(skeleton: Skeleton, fixed_ns: Array, at_least: float) -> bool:
     return rows < at_least * STRETCHES_OF_ROW * alone
 
 
-def _fixed_ns(skeleton: Skeleton, *, every: bool) -> Array:
-    """(communicator, charge) -> the time in ns that its tasks always take; `OPEN` where it depends on others."""
+def _turns_ns(ranks: Folded, fixed_ns: Array, meets: Array) -> list[Array]:
+    """By rank, the time in ns that each row always takes if it is a turn of a communicator; 0 for own work, and `OPEN` where it
+    depends on others. By communicator and charge, `fixed_ns` is the time without others, and `meets` whether there may be some.
+    """
+    skeleton, found = ranks.skeleton, list[Array]()
+    meetings = Meetings(skeleton, ranks.joint()) if meets.any() else None
+    for rank, number in enumerate(skeleton.program.tolist()):
+        template = skeleton.templates[number]
+        charged = skeleton.slots[template.slot, rank], template.charge
+        ns = np.where(template.slot < 0, 0, fixed_ns[charged])
+        if meetings and (meet := (template.slot >= 0) & meets[charged]).any():
+            ns[meet & ~meetings.apart(rank, _main(template), meet)] = OPEN
+        found.append(ns)
+    return found
+
+
+def _fixed_ns(skeleton: Skeleton, *, every: bool) -> tuple[Array, Array]:
+    """(communicator, charge) -> the time in ns that its tasks always take if no others use their links meanwhile, `OPEN` where
+    it depends on more; and whether others may use them. With `every` none do.
+    """
     tariff, footprints, changing = skeleton.tariff, skeleton.footprints, ~_steady(skeleton)[skeleton.link_profile]
     capacity = np.array([skeleton.profiles[i].value[0] for i in skeleton.link_profile.tolist()], dtype=np.int64)
     owner = footprints.row_of // skeleton.patterns
     least, most = np.full(len(capacity), skeleton.communicators), np.full(len(capacity), -1)
     np.minimum.at(least, footprints.idx, owner)
     np.maximum.at(most, footprints.idx, owner)
-    shared = changing if every else changing | (least < most)
-    meets = np.zeros(len(footprints), dtype=bool)
-    meets[footprints.row_of[shared[footprints.idx]]] = True
+    varies, meets = np.zeros((2, len(footprints)), dtype=bool)
+    varies[footprints.row_of[changing[footprints.idx]]] = True
+    meets[footprints.row_of[(least < most)[footprints.idx]]] = not every
     weight = skeleton.single_weight if every and skeleton.single_weight is not None else skeleton.footprint_weight
     rate = np.full(len(footprints), np.iinfo(np.int64).max)
     np.minimum.at(rate, footprints.row_of, (capacity[footprints.idx] << WEIGHT_BITS) // weight)
     kind = skeleton.kind
     work, footprint = tariff.work[kind], np.arange(len(kind))[:, None] * skeleton.patterns + tariff.pattern[kind]
     moves_ns = -(-work // np.maximum(1, np.minimum(tariff.cap[kind], rate[footprint])))
-    is_open = (tariff.tail_ns[kind] > 0) | ((work > 0) & (meets[footprint] | (tariff.cap_profile[kind] >= 0)))
-    fixed: Array = np.where(is_open, OPEN, tariff.latency_ns[kind] + np.where(work > 0, moves_ns, 0))
-    return fixed
+    is_open = (tariff.tail_ns[kind] > 0) | ((work > 0) & (varies[footprint] | (tariff.cap_profile[kind] >= 0)))
+    fixed = np.where(is_open, OPEN, tariff.latency_ns[kind] + np.where(work > 0, moves_ns, 0))
+    return fixed, (work > 0) & meets[footprint]
 
 
 def _steady(skeleton: Skeleton) -> Array:
     return np.array([profile.steady for profile in skeleton.profiles], dtype=bool)
 
 
-def _part(whole: Template, table: Array, takes: Array, speed: int, group: Array) -> Stretches:
-    """The stretches of a template, given by slot and charge the fixed times and what takes a part of a resource, and the speed of
-    its rank (0: it changes)."""
+def _part(whole: Template, turn_ns: Array, takes: Array, speed: int, group: Array) -> Stretches:
+    """The stretches of a template, given the fixed times of turns, by slot and charge what takes a part of a resource, and the
+    speed of its rank (0: it changes)."""
     own = whole.slot < 0
-    ns = np.where(own, whole.durations_ns(0), table[np.maximum(whole.slot, 0), whole.charge])
+    ns = np.where(own, whole.durations_ns(0), turn_ns)
     if not speed:  # what a stretch is made of would all change its speed
         ns[:] = OPEN
     kind = np.full(len(whole), FIXED)
@@ -244,11 +266,7 @@ def _cut(whole: Template, inside: Array, group: Array) -> _Cut:
     if not len(queue):
         inside = np.zeros(n, dtype=bool)
         queue = np.zeros(1, dtype=np.int64)
-    on, row_of = lanes.idx, lanes.row_of
-    follows = row_of[1:] == row_of[:-1]
-    src = np.concatenate([on[:-1][follows], whole.preds.idx])
-    dst = np.concatenate([on[1:][follows], whole.preds.row_of])
-    lane = np.concatenate([row_of[1:][follows], np.full(len(whole.preds.idx), -1)])
+    src, dst, lane = whole.edges
     adjacent = np.zeros(n, dtype=bool)
     adjacent[dst[src == dst - 1]] = True
     head = np.ones(n + 1, dtype=bool)

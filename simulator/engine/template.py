@@ -67,6 +67,15 @@ class Template:
         turn[order] = np.arange(len(self)) - np.repeat(starts, np.diff(np.append(starts, len(self))))
         return turn
 
+    @cached_property
+    def edges(self) -> tuple[Array, Array, Array]:
+        """Every row that another waits for, that one, and the lane whose order it is, or -1 for a predecessor."""
+        on, row_of = self.lanes.idx, self.lanes.row_of
+        follows = row_of[1:] == row_of[:-1]
+        src = np.concatenate([on[:-1][follows], self.preds.idx])
+        dst = np.concatenate([on[1:][follows], self.preds.row_of])
+        return src, dst, np.concatenate([row_of[1:][follows], np.full(len(self.preds.idx), -1)])
+
     def durations_ns(self, variant: int) -> Array:
         """The duration of each row for one variant."""
         of: Array = self.solo_ns if self.solo_ns.ndim == 1 else self.solo_ns[variant]

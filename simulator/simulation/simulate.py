@@ -311,7 +311,7 @@ def _stretched(ranks: Folded, bound: Bound, engine: str, *, every: bool) -> tupl
         return None
     skeleton = ranks.skeleton
     least = choose_engine.rows_of_stretch(sum(len(skeleton.templates[number]) for number in skeleton.program.tolist()))
-    found = stretched(skeleton, lambda program: bound.labels[program].interrupted, every=every, at_least=least)
+    found = stretched(ranks, lambda program: bound.labels[program].interrupted, every=every, at_least=least)
     timeline = found and stretched_timeline.run(ranks, found)
     return (timeline, *choose_engine.described(found.graph)) if found and timeline else None
 

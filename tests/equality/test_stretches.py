@@ -40,7 +40,7 @@ def of_stretches(of: Bound, *, every: bool) -> StretchedTimeline | None:
     if any(template.solo_ns.ndim > 1 for template in of.skeleton.templates):
         return None
     ranks = folded(of.skeleton)
-    made = stretches.stretched(ranks.skeleton, lambda program: of.labels[program].interrupted, every=every)
+    made = stretches.stretched(ranks, lambda program: of.labels[program].interrupted, every=every)
     assert made is not None
     found = stretched_timeline.run(ranks, made)
     assert found is not None

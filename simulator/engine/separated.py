@@ -1,0 +1,124 @@
+"""Turns of communicators that share links and never meet, because a rank that is in both does one after the other.
+
+Where groups that sum results are smaller than a node, the port of a GPU carries the turns of two groups: those of its own few
+neighbours, hundreds in a step, and those of all replicas, a few at its end. Such turns would be flows that may share the port.
+But both groups have the rank of this port as a member, and in the order of its rows a turn of one ends before what the next turn
+of the other waits for begins. Then they never move bytes at the same time, and each takes the time that it takes alone.
+
+The proof has two parts. `have_common_member` says of every link whether all communicators that cross it have a member in common:
+it is asked of the whole skeleton, before folding, because classes of links do not tell. `Order` says which rows of a rank's
+*main* lane, which is one queue, have ended before a row starts, and which start only when the row has ended. A row is between
+two rows if some row of the main lane stands on either side; what has no such row beside it is taken to meet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .skeleton import Skeleton
+from .task import Array, distinct, offsets
+from .template import Template
+
+MOST_MEMBERS = 16
+"""Members of the smallest communicator on a link of which each is tried as the common one."""
+ROUNDS = 3
+"""A row is ordered by rows of the main lane that are at most so many edges away."""
+
+
+def have_common_member(skeleton: Skeleton) -> Array:
+    """Link -> whether all communicators that cross it have a member in common; False also where it takes long to find out."""
+    communicators, (owner, _, member) = skeleton.communicators, skeleton.members
+    crossing = distinct(skeleton.footprints.idx * communicators + skeleton.footprints.row_of // skeleton.patterns)
+    link, crossed_by = np.divmod(crossing, communicators)
+    members = offsets(np.bincount(owner, minlength=communicators))
+    size = np.diff(members)[crossed_by]
+    order = np.lexsort((size, link))
+    link, crossed_by, size = link[order], crossed_by[order], size[order]
+    begins = np.flatnonzero(np.append(True, link[1:] != link[:-1])[: len(link)])
+    of_link = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(link))))
+    found = np.diff(np.append(begins, len(link))) == 1
+    for at in range(min(MOST_MEMBERS, int(size[begins].max(initial=0)))):
+        smallest = crossed_by[begins]
+        rank = member[members[smallest] + np.minimum(at, np.maximum(size[begins] - 1, 0))] if len(member) else begins
+        is_member = (skeleton.slots[:, rank[of_link]] == crossed_by).any(axis=0)
+        found |= np.logical_and.reduceat(is_member, begins) & (size[begins] > 0)
+    everywhere = np.ones(len(skeleton.link_profile), dtype=bool)
+    everywhere[link[begins]] = found
+    return everywhere
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Order:
+    """The order of rows by the rows of the main lane, whose places in their queue are counted from 0."""
+
+    ended: Array
+    """Row -> the last place of which the row has ended before this row starts; -1 for none."""
+    begins: Array
+    """Row -> the first place of which the row starts only when this row has ended; the length of the queue for none."""
+
+    @classmethod
+    def of(cls, template: Template, main: int) -> Order:
+        """The order of the rows of a template."""
+        queue, (src, dst, _) = template.lanes.row(main), template.edges
+        place = np.full(len(template), -1)
+        place[queue] = np.arange(len(queue))
+        ended, begins = place.copy(), np.where(place >= 0, place, len(queue))
+        for _ in range(ROUNDS):
+            np.maximum.at(ended, dst, ended[src])
+            np.minimum.at(begins, src, begins[dst])
+        before = np.where(place >= 0, place - 1, ended)
+        behind = np.where(place >= 0, place + 1, begins)
+        return cls(before, behind)
+
+    def never_meet(self, rows: Array, others: Array) -> Array:
+        """For each of some rows, whether none of the others, turns of one communicator, can run while it does."""
+        begins = np.minimum.accumulate(self.begins[others][::-1])[::-1]
+        ended = np.append(np.maximum.accumulate(self.ended[others]), len(self.begins))
+        passed = np.searchsorted(begins, self.ended[rows], side="right")
+        separate: Array = (passed == len(others)) | (self.begins[rows] <= ended[passed])
+        return separate
+
+
+class Meetings:
+    """The communicators of a skeleton that share links, and whether a member in common may keep their turns apart."""
+
+    def __init__(self, skeleton: Skeleton, joint: Array) -> None:
+        """`joint` says of every link whether all communicators that cross it have a member in common."""
+        self.skeleton, communicators = skeleton, skeleton.communicators
+        crossing = distinct(skeleton.footprints.idx * communicators + skeleton.footprints.row_of // skeleton.patterns)
+        link, crossed_by = np.divmod(crossing, communicators)
+        pairs = [np.zeros(0, dtype=np.int64)]
+        self.is_joint = np.ones(communicators, dtype=bool)
+        """Communicator -> whether every link that it shares has a member in common."""
+        for apart in range(1, len(link)):
+            first = np.flatnonzero(link[apart:] == link[:-apart])
+            if not len(first):
+                break
+            one, other = crossed_by[first], crossed_by[first + apart]
+            pairs += [one * communicators + other, other * communicators + one]
+            unknown = ~joint[link[first]]
+            self.is_joint[one[unknown]] = self.is_joint[other[unknown]] = False
+        self.pairs = distinct(np.concatenate(pairs))
+        self.orders: dict[tuple[int, int], Order] = {}
+
+    def apart(self, rank: int, main: int, meets: Array) -> Array:
+        """Which rows of a rank, of those that `meets`, never run beside turns of other communicators on their links.
+
+        They are turns of communicators that have this rank's class as their only member. So the member in common is of this
+        class too, and knows all others on the links.
+        """
+        skeleton, number = self.skeleton, int(self.skeleton.program[rank])
+        template, own = skeleton.templates[number], skeleton.slots[:, rank]
+        found = np.zeros(len(template), dtype=bool)
+        for slot in distinct(template.slot[meets]).tolist():
+            if not self.is_joint[own[slot]]:
+                continue
+            if (number, main) not in self.orders:
+                self.orders[number, main] = Order.of(template, main)
+            rows = np.flatnonzero(meets & (template.slot == slot))
+            others = np.flatnonzero((own >= 0) & np.isin(own[slot] * skeleton.communicators + own, self.pairs))
+            separate = [self.orders[number, main].never_meet(rows, template.rows_of(other)) for other in others.tolist()]
+            found[rows] = np.all(separate, axis=0)
+        return found
