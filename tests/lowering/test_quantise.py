@@ -15,7 +15,7 @@ from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import Estimator
 from simulator.errors import UserError
 from simulator.kernels import NARROW_BYTES, Attention, Gemm, Rowwise
-from simulator.program.operations import Collective
+from simulator.program.operations import Collective, Purpose
 from simulator.simulation.simulate import program_of
 from simulator.workload.framework import Framework, LowPrecision
 
@@ -104,6 +104,18 @@ def test_t10_5_a_weight_is_cast_when_it_has_been_gathered_and_before_it_is_multi
         gather, cast, product = (rows[rows.block == f"layer {layer} {name}"] for name in ("parameters", "qkv.weights", "qkv"))
         assert len(gather) == len(cast) == 1
         assert gather.end_ns.max() <= cast.start_ns.min() < cast.end_ns.max() <= product.start_ns.min()
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_t10_5_a_cast_of_weights_takes_and_frees_no_memory(cached: bool) -> None:
+    """Its GEMM does, which holds its input, and releases gathered weights if it is the last that needs them."""
+    experts, plan = {"experts": 8, "experts_per_token": 2, "expert_ffn_hidden": 256}, sim.Plan(ep=8, sharding="fsdp")
+    of = scenario(small.small_model(4, **experts), plan, "fp8", low_precision=LowPrecision(cached_weights=cached))
+    ops = [op for body in program_of(of).bodies.values() for op in body.ops]
+    casts = [op for op in ops if op.purpose in (Purpose.CAST, Purpose.CAST_WEIGHTS, Purpose.CAST_CACHED_WEIGHTS)]
+    assert any(op.purpose is Purpose.CAST_CACHED_WEIGHTS for op in casts) == cached
+    assert any(op.freed_bytes for op in ops if op.name == "0.expert_down")
+    assert not any(op.held_bytes or op.freed_bytes or op.working_bytes or op.kept_bytes or op.buffers for op in casts)
 
 
 def test_t10_2_the_bytes_of_a_cast() -> None:

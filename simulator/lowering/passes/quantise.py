@@ -221,7 +221,10 @@ class _Caster:
         yield self._extra(op, name, rows, columns, self.formats.element_bytes + copies * self.formats.width)
 
     def _extra(self, op: Compute, name: str, rows: int, columns: int, moved: float, kind: str = "") -> Compute:
-        """A kernel before a GEMM, detached from the chain of the body if the GEMM is detached."""
+        """A kernel before a GEMM, detached from the chain of the body if the GEMM is detached.
+
+        It takes and frees no memory. What the GEMM holds is counted with the GEMM, and gathered weights are released behind it.
+        """
         what = kind or ("transpose" if name == "transpose" else "quantise")
         kernel = Rowwise(what, rows * _gemm(op).batch, columns, 1, moved)
         return replace(
@@ -232,4 +235,8 @@ class _Caster:
             parameters=0,
             whole_parameters=0,
             held_bytes=0,
+            freed_bytes=0,
+            working_bytes=0,
+            kept_bytes=0,
+            buffers=(),
         )
