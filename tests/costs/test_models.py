@@ -651,6 +651,23 @@ class TestRatios:
             assert made == self.estimate("h100", 3.0, kernel, eager=eager)
 
 
+@pytest.mark.parametrize("op", ["rmsnorm", "layernorm", "softmax", "add"])
+@pytest.mark.parametrize("rows, columns", [(8, 64), (128, 1024), (4096, 8192)])
+def test_more_bandwidth_never_slows_an_operator_known_from_another_gpu(op: str, rows: int, columns: int) -> None:
+    b200 = SHELF.gpus["b200"]
+    faster = [replace(b200, memory_bytes_per_s=terabytes * 1000 * GB) for terabytes in (2, 3.35, 5, 8, 10.4, 16)]
+    times = [Estimator(gpu, "bf16", SHELF).estimate(Rowwise(op, rows, columns, 2, 4)).seconds for gpu in faster]
+    assert times == sorted(times, reverse=True)
+
+
+def test_the_launch_of_an_operator_does_not_wait_for_memory() -> None:
+    def empty_s(gpu: str, op: str) -> float:
+        return Estimator(SHELF.gpus[gpu], "bf16", SHELF).estimate(Rowwise(op, 8, 64, 2, 4)).seconds
+
+    on_h100, on_b200 = (empty_s(gpu, "rmsnorm") / empty_s(gpu, "add") for gpu in ("h100", "b200"))
+    assert on_b200 == pytest.approx(on_h100, rel=0.01)
+
+
 class TestWhoseWordItIs:
     def test_a_backward_pass_that_nobody_measured_is_transferred(self) -> None:
         back = replace(LONG, part=Part.INPUT_GRADIENT)

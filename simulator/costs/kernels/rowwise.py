@@ -178,10 +178,15 @@ def rowwise_s(
     return took_s
 
 
-def ratio_s(constants: RowwiseConstants, machine: Machine, bytes_moved: ArrayLike, ratio: ArrayLike) -> Array:
-    """Seconds of an operator that takes `ratio` times as long as a pointwise kernel; never below the time of its bytes."""
-    moved = np.asarray(bytes_moved, dtype=np.float64)
-    times = np.asarray(ratio, dtype=np.float64) * rowwise_s(constants, machine, moved)
+def ratio_s(constants: RowwiseConstants, machine: Machine, bytes_moved: ArrayLike, ratio: ArrayLike, waits: float = 1.0) -> Array:
+    """Seconds of an operator that takes `ratio` times as long as a pointwise kernel; never below the time of its bytes.
+
+    Where the memory delivers `waits` times as many bytes per cycle and thread as on the GPU of the ratio, the bytes take longer
+    than the ratio says; the launch does not.
+    """
+    moved, ratio = np.asarray(bytes_moved, dtype=np.float64), np.asarray(ratio, dtype=np.float64)
+    launch_s = constants.launch_us / US_PER_S
+    times = ratio * launch_s + _waiting(ratio, waits) * (rowwise_s(constants, machine, moved) - launch_s)
     took_s: Array = np.maximum(times, fetched_s(machine, moved))
     return took_s
 
@@ -279,7 +284,8 @@ class RowwiseFamily(KernelFamily):
         sizes, constants, lookup_sigma = self.sizes(kernel), chosen.fit.constants, 0.0
         ratio = chosen.fit.ratios.get(kernel.op) if self._has_ratio(estimator, kernel.op, chosen) else None
         if ratio is not None:
-            time_s = float(ratio_s(constants, machine, kernel.traffic_bytes, ratio[0]))
+            waits = 1.0 if kernel.op.endswith(BACKWARD) else chosen.fit.waits
+            time_s = float(ratio_s(constants, machine, kernel.traffic_bytes, ratio[0], waits))
             found = estimator.estimate_from(_as_ratio(chosen, kernel), time_s, kernel.op, sizes)
             known, more = estimator.dtype in formats_of_ratios(chosen.fit) or estimator.is_own(chosen), UNTIMED_SIGMA
         else:
@@ -326,8 +332,7 @@ class RowwiseFamily(KernelFamily):
         if not same_kernels(transfer.gpu, transfer.owner):
             made = replace(made, constants=replace(made.constants, stream=fit.constants.stream))
         harder = _bytes_per_thread_cycle(transfer.gpu) / _bytes_per_thread_cycle(transfer.owner)
-        waits = {op: (_waiting(times, harder), sigma) for op, (times, sigma) in fit.ratios.items() if not op.endswith(BACKWARD)}
-        return replace(made, ratios={**fit.ratios, **waits})
+        return replace(made, waits=fit.waits * harder)
 
 
 def _bytes_per_thread_cycle(gpu: Gpu) -> float:
@@ -335,10 +340,10 @@ def _bytes_per_thread_cycle(gpu: Gpu) -> float:
     return gpu.memory_bytes_per_s / (gpu.sms * clock_per_s(gpu) * architecture(gpu).threads)
 
 
-def _waiting(ratio: float, harder: float) -> float:
-    """The ratio to a pointwise kernel where the memory delivers `harder` times as many bytes per cycle and thread: the norm of
+def _waiting(ratio: Array, waits: float) -> Array:
+    """The ratio to a pointwise kernel where the memory delivers `waits` times as many bytes per cycle and thread: the norm of
     streaming and waiting, of which only waiting changes."""
-    return ratio if ratio <= 1 else float((1 + (ratio**NORM - 1) * harder**NORM) ** (1 / NORM))
+    return np.where(ratio <= 1, ratio, (1 + (np.maximum(ratio, 1) ** NORM - 1) * waits**NORM) ** (1 / NORM))
 
 
 def pointwise_s(constants: RowwiseConstants, machine: Machine, moved: Array, cold: ArrayLike, ratio: ArrayLike = 1.0) -> Array:
