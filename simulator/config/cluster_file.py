@@ -253,7 +253,15 @@ class ClusterFile(Declared):
         yield from self._out_of_shape()
         yield from self._hosts()
         if is_explicit:
+            yield from self._stated_twice()
             yield from explicit_graph.contradictions(self.vertices or (), self.links or (), self.nodes, self.gpus_per_node)
+
+    def _stated_twice(self) -> Iterator[Contradiction]:
+        """Fields that say of an explicit graph what its links say; `fabric: ideal` says what holds anyway."""
+        for name in ("intra_node", "inter_node", "fabric"):
+            if (given := getattr(self, name)) is not None and given is not IDEAL:
+                hint = "leave it out, or write null where a named cluster has it"
+                yield name, ": the links of an explicit graph are simulated at the rates that `links` states", hint
 
     def _out_of_place(self) -> Iterator[Contradiction]:
         """Fields that only apply to other shapes than the shape of this cluster."""

@@ -46,6 +46,8 @@ NVLINK = {
 """The fabric inside nodes of each generation of GPUs."""
 XGMI, AMD = "xgmi-mi300", "gfx"
 """The Infinity Fabric, and the prefix of the architectures of GPUs with Infinity Fabric."""
+EXPLICIT = "explicit"
+"""The shape of graphs whose files state every link."""
 SWITCH, JOINED = "nvswitch", "fully-connected"
 """Shapes inside a node: every GPU reaches every other GPU at full rate; every GPU is wired to every other GPU."""
 PCIE_CLOCK_GHZ = 1.75
@@ -78,11 +80,13 @@ class Links:
 
 
 def links_of(cluster: Cluster, load: Loader | None = None) -> Links | None:
-    """The links of a cluster; None where links are taken at their face value, as for an explicit graph.
+    """The links of a cluster; None where links are taken at their face value, as for an explicit graph, or where the cluster of a
+    shape from user code does not state their rates.
 
     With `load`, this loader finds the fabrics in place of the shipped fabrics.
     """
-    if cluster.fabric is IDEAL or not cluster.nvlink.bytes_per_s:
+    is_stated = cluster.nvlink.bytes_per_s and (cluster.nodes == 1 or cluster.rails)
+    if cluster.fabric is IDEAL or cluster.shape_name == EXPLICIT or not is_stated:
         return None
     within, between = _fabrics_of(cluster, load or outline)
     if within.inside is None:

@@ -40,7 +40,7 @@ def build(shape: str, proportions: dict[str, Any], **more: Any) -> Cluster:
     if shape == "dragonfly":
         written["dragonfly"] = SMALL_ROUTERS
     if shape == "explicit":
-        written = {**written, **drawn(written["nodes"] * written["gpus_per_node"]), "intra_node": None}
+        written = {**written, **drawn(written["nodes"] * written["gpus_per_node"]), "intra_node": None, "inter_node": None}
         written.pop("oversubscription", None)
     cluster: Cluster = sim.cluster({**written, **more})
     _ = cluster.wiring
