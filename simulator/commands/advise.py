@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -61,7 +62,8 @@ def command(
         _serve(model, str(cluster), gpus, sizes, as_json=as_json, trust=trust)
         return
     with progress("simulating"):
-        advice, found, lines = _train(_document(model, cluster, gpus, sizes, settings, trust=trust), long=long, trust=trust)
+        document = _document(model, cluster, gpus, sizes, settings, trust=trust)
+        advice, found, lines = _train(document, Path(out or "").parent, long=long, trust=trust)
     text = "\n".join([*lines, ""])
     if out:
         with atomic(out) as file:
@@ -106,20 +108,22 @@ def _document(
     return load.document_with({"model": model, "cluster": on, "job": job}, settings)
 
 
-def _train(document: Document, *, long: bool, trust: bool) -> tuple[TrainingAdvice, tuple[Remedy, ...], list[str]]:
-    """The advice on a scenario, what makes its own plan fit, and the recommended scenario as lines of a file."""
+def _train(document: Document, folder: Path, *, long: bool, trust: bool) -> tuple[TrainingAdvice, tuple[Remedy, ...], list[str]]:
+    """The advice on a scenario, what makes its own plan fit, and the recommended scenario as lines of a file of a folder."""
     from ..advise.remedies import remedies
     from ..advise.training_advice import advise
     from ..config.named_parts import Trust
     from ..config.scenario import from_document
     from ..config.writer import scenario_lines
+    from ..config.written_paths import plan_with_paths_from, with_paths_from
 
     if "jobs" in document.data:
         raise UserError("the scenario holds several jobs", hint="`trainsim run` runs them; this takes one")
     scenario = from_document(document, Trust(trust))
     advice = advise(scenario, long=long)
     found = remedies(scenario, long=long) if "plan" in document.data else ()
-    return advice, found, scenario_lines(document.data, advice.best.candidate.plan)
+    plan = plan_with_paths_from(advice.best.candidate.plan, folder)
+    return advice, found, scenario_lines(with_paths_from(document, folder).data, plan)
 
 
 def _serve(model: str, cluster: str, gpus: int | None, sizes: dict[str, Any], *, as_json: bool, trust: bool) -> None:

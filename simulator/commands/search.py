@@ -169,13 +169,15 @@ def _show_space(space: str | None) -> None:
 
 
 def _write(found: Found, file: str) -> None:
-    """Writes the best plan as a scenario that `trainsim run` takes."""
+    """Writes the best plan as a scenario that `trainsim run` takes, with paths from the folder of its file."""
     import yaml
 
+    from ..config.written_paths import with_paths_from
     from ..files import atomic
 
+    best = with_paths_from(found.document(found.best[0]), Path(file).parent)
     with atomic(file) as temporary:
-        temporary.write_text(yaml.safe_dump(found.document(found.best[0]).data, sort_keys=False), encoding="utf-8")
+        temporary.write_text(yaml.safe_dump(best.data, sort_keys=False), encoding="utf-8")
 
 
 def _draw(found: Found, file: str, title: str) -> None:

@@ -24,6 +24,13 @@ MOST_DIGITS = 18
 CODE: tuple[Place, ...] = (("plan", "schedule"), ("cluster", "shape"))
 """Fields that may name code. Other fields lead to no import: `catalog.module` imports only modules of the catalog."""
 
+MAY_BE_PATHS: Mapping[Place, Callable[[str], bool]] = {
+    ("cluster", "fabric"): catalog.is_path,
+    ("plan", "schedule"): catalog.is_table,
+    ("plan", "moe", "routing"): token_shares.is_file,
+}
+"""Fields that may name a file of data, and the function that tells its path from other words."""
+
 
 class Named(NamedTuple):
     """A part of a scenario that may be a name, a path or a mapping with a name."""
@@ -50,6 +57,11 @@ def read_or_import(file: Path, kind: str) -> Document:
     return document
 
 
+def names_a_file(kind: str, name: str, path: str) -> bool:
+    """Whether a name is the path of a user's file, which is at `path` from the current folder, and not of the catalog."""
+    return catalog.is_path(name) or (catalog.written(kind, name) not in catalog.files(kind) and catalog.is_file(path))
+
+
 def resolved(document: Document, part: Named) -> Document:
     """The document with a named part replaced by the contents of its file. The default name of the part is the file's stem."""
     place, kind = part.place, part.kind
@@ -66,8 +78,7 @@ def resolved(document: Document, part: Named) -> Document:
             path = beside(name, document.mark(at))
             if catalog.is_path(name) and not catalog.exists(path) and part.described_by(inner):
                 return document
-            is_file = catalog.is_path(name) or (catalog.written(kind, name) not in catalog.files(kind) and catalog.is_file(path))
-            file = catalog.find(kind, path if is_file else name)
+            file = catalog.find(kind, path if names_a_file(kind, name, path) else name)
         except UserError:
             if part.described_by(inner):
                 return document
@@ -118,12 +129,7 @@ def reading_order(fault: Fault) -> list[tuple[int, str]]:
 
 def located(document: Document) -> Document:
     """The document with the paths of a fabric, a schedule table and shares of tokens relative to the current folder."""
-    may_be_paths: dict[Place, Callable[[str], bool]] = {
-        ("cluster", "fabric"): catalog.is_path,
-        ("plan", "schedule"): catalog.is_table,
-        ("plan", "moe", "routing"): token_shares.is_file,
-    }
-    for place, is_path in may_be_paths.items():
+    for place, is_path in MAY_BE_PATHS.items():
         name, mark = document.at(place), document.mark(place)
         if isinstance(name, str) and is_path(name) and mark:
             document = document.changed(place, beside(name, mark), mark)
