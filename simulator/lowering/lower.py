@@ -35,7 +35,7 @@ from .passes.recompute import recompute
 from .passes.release import release_activations
 from .passes.scales import reduce_scales
 from .passes.sharded_units import units
-from .passes.shards import ShardedState
+from .passes.shards import ShardedState, all_reduced
 from .passes.tensor_parallel import tensor_parallel
 from .passes.vocabulary import SharedVocabulary, vocabulary
 from .passes.working_set import Sizes, keep_results, working_sets
@@ -112,7 +112,7 @@ def _lowered(
     """The program of every pipeline rank from its slots."""
     overlap, sharding = plan.overlap.over(framework.overlap), plan.full_sharding
     element_bytes, gradient_bytes = job.element_bytes, framework.gradient_bytes(job)
-    reduced_bytes = ELEMENT_BYTES[sharding.reduce_dtype] if sharding.reduce_dtype else gradient_bytes
+    reduced_bytes = _reduced_bytes(plan, job, framework)
     narrow, model = _quantisation(plan, job, framework, dp), _divisible(model, plan)
     replicas = DataParallel(
         Replicas(dp, plan.copies_of_experts(dp)),
@@ -133,6 +133,7 @@ def _lowered(
             program, Muon(job.full_optimizer, state.replicas if sharding.kind != "none" else None, plan.tp, gradient_bytes)
         )
     program = offload_state(program, OffloadedState(plan.offloading, replicas.replicas, state, framework.offload))
+    program = all_reduced(program) if sharding.kind in framework.all_reduced_gradients else program
     program = cast_weights(program, narrow) if narrow else program
     sent_bytes = _sent_bytes(model, plan, job, layout, framework)
     program = _pipelined(program, layout, sent_bytes, plan.tp if _in_shares(plan, framework) else 1, beside=overlap.pp)
@@ -177,6 +178,14 @@ def _divided(program: Program, model: Model, plan: Plan, job: Job, tokens: int, 
     gathers, beside = plan.cp_kind == "all-gather", plan.overlap.cp
     program = context_parallel(program, ContextParallel(plan.cp, plan.divides_heads_by, gathers, beside, position))
     return expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp)) if model.experts else program
+
+
+def _reduced_bytes(plan: Plan, job: Job, framework: Framework) -> int:
+    """Bytes of a gradient in its reduction. Where gradients of a whole stage are copied, the copy is in the training dtype."""
+    if plan.full_sharding.reduce_dtype:
+        return ELEMENT_BYTES[plan.full_sharding.reduce_dtype]
+    accumulated = framework.gradient_bytes(job)
+    return min(accumulated, job.element_bytes) if framework.memory.whole_gradients else accumulated
 
 
 def _sharded_state(model: Model, plan: Plan, job: Job, framework: Framework, dp: int, reduced_bytes: int) -> ShardedState:

@@ -16,6 +16,7 @@ from ..units import GIB, MIB
 from .job import ELEMENT_BYTES, Job, NarrowFormat
 
 Narrow = Annotated[NarrowFormat, Noun("format of eight or four bits")]
+WholeParameters = Annotated[Literal["zero1", "zero2"], Noun("kind of sharding that leaves parameters whole")]
 Sms = Limits(ge=0, le=64)
 
 
@@ -180,7 +181,9 @@ class MemoryOverhead(Declared):
         int | None, Limits(ge=4, le=32), "the same where tensor-parallel ranks divide the vocabulary, if other copies are made"
     ] = None
     stage_results: Annotated[bool, "whether a stage keeps its result, once sent, until its backward pass"] = False
-    whole_gradients: Annotated[bool, "whether gradients of a whole stage are copied at once, as in DeepSpeed"] = False
+    whole_gradients: Annotated[
+        bool, "whether gradients of a whole stage are copied at once, and reduced in the dtype of training, as in DeepSpeed"
+    ] = False
 
     def bytes_of_logit(self, tp: int) -> int:
         """Bytes per logit at the peak of the loss, for a vocabulary that `tp` ranks divide."""
@@ -216,6 +219,11 @@ class Framework(Declared):
         Literal["fp32", "bf16", "fp16"] | None,
         "the same where ranks divide parameters too (zero3, fsdp, hsdp), if it is another format",
     ] = None
+    all_reduced_gradients: Annotated[
+        tuple[WholeParameters, ...],
+        "kinds of sharding whose gradients are all-reduced, as in DeepSpeed, though a rank needs only its share, such as "
+        "[zero1]; others are reduce-scattered",
+    ] = ()
     whole_tensors: Annotated[
         bool,
         "whether zero1 deals out whole tensors, as InternEvo does: gradients are all-reduced, and one owner after the other "

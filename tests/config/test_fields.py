@@ -201,6 +201,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "p2p_scatter_gather": (without_sequence_parallelism(), True),
         "gradients": (software(), "bf16"),
         "gathered_gradients": (gathering(), "bf16"),
+        "all_reduced_gradients": (replace(software(), plan=sim.Plan(tp=2, sharding="zero1")), ("zero1",)),
         "offload": (on_host(), HostWork(pinned=False)),
         "whole_tensors": (
             replace(software(overlap=Overlaps(parameter_gather=False)), plan=sim.Plan(tp=2, sharding="zero1")),

@@ -25,7 +25,8 @@ from simulator.program.slot import Slot
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of, site_of
-from simulator.workload.framework import Framework, Fusion, HostTimes
+from simulator.workload.framework import Framework, Fusion, HostTimes, MemoryOverhead
+from simulator.workload.job import ELEMENT_BYTES
 
 from .. import small_scenarios
 from ..commandline import SMALL, trainsim
@@ -241,13 +242,28 @@ def test_t9_6_gradients_in_half_the_bytes_are_reduced_and_held_in_half() -> None
     assert [r.gradients_bytes for r in full.simulate().memory] == [2 * r.gradients_bytes for r in half.simulate().memory]
 
 
+@pytest.mark.parametrize(("dtype", "gradients", "each_bytes"), [("bf16", "fp32", 2), ("bf16", "bf16", 2), ("fp32", "fp32", 4)])
+def test_t9_6_gradients_that_are_copied_as_a_whole_are_reduced_in_the_training_dtype(
+    dtype: Any, gradients: Any, each_bytes: int
+) -> None:
+    """As in DeepSpeed's optimizer for bf16, which accumulates in fp32."""
+    plan = sim.Plan(dp=4, sharding="zero1")
+    plain, whole = (
+        scenario(plan=plan, dtype=dtype, gradients=gradients, memory=MemoryOverhead(whole_gradients=copied))
+        for copied in (False, True)
+    )
+    assert reduced_bytes(whole) * ELEMENT_BYTES[gradients] == reduced_bytes(plain) * each_bytes
+    explicit = replace(whole, plan=replace(plan, sharding=sim.Sharding("zero1", reduce_dtype="fp32")))
+    assert reduced_bytes(explicit) * each_bytes == reduced_bytes(whole) * 4
+
+
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [name for name in PROFILES if name.startswith("megatron")])
 def test_t9_6_gradients_of_jobs_in_fp16_have_16_bits_in_megatron(name: str) -> None:
     software = sim.framework(name)
     jobs = [sim.Job(64, 8, dtype=dtype) for dtype in ("fp16", "bf16")]  # type: ignore[arg-type]
     half, other = (replace(scenario(), job=job, framework=software) for job in jobs)
-    ratio = 2 if software.gradients == "by-dtype" else 1
+    ratio = 2 if software.gradients == "by-dtype" and not software.memory.whole_gradients else 1
     assert reduced_bytes(other) == ratio * reduced_bytes(half) > 0
     if not software.memory.whole_gradients:
         held = [[rank.gradients_bytes for rank in memory_of(of, layout_of(of))] for of in (half, other)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import program_of
 from simulator.workload.framework import Framework
 
-from ..small_scenarios import both, bound_twice, scenario, small_cluster, small_model
+from ..small_scenarios import HOST, both, bound_twice, scenario, small_cluster, small_model
 
 P_BYTES, G_BYTES = 2, 4
 """Bytes of a parameter in bf16, and of a gradient in fp32."""
@@ -44,6 +45,10 @@ def sent_bytes(program: Program, rank: int = 0) -> dict[tuple[str, str], int]:
                 key = op.communicator, op.kind
                 found[key] = found.get(key, 0) + op.payload_bytes
     return found
+
+
+def called(program: Program, rank: int = 0) -> list[Any]:
+    return [op for step in program.orders[rank] for op in program.bodies[step.body].ops]
 
 
 def parameters(program: Program, rank: int = 0) -> dict[str, int]:
@@ -209,6 +214,45 @@ def test_t13_6_zero2_reduces_after_every_backward_pass(microbatches: int) -> Non
     assert sent_bytes(program) == expected
     last = program_of(of(sim.Sharding("fsdp", reduce="last"), microbatches=microbatches))
     assert sent_bytes(last)["dp", "reduce_scatter"] == count * G_BYTES
+
+
+@pytest.mark.parametrize("group", [None, 4])
+@pytest.mark.parametrize("listed", [(), ("zero1",), ("zero1", "zero2")], ids=str)
+@pytest.mark.parametrize("kind", ["zero1", "zero2", "fsdp"])
+def test_t13_13_all_reduces_of_as_many_bytes_take_the_place_of_reduce_scatters(kind: Any, listed: Any, group: Any) -> None:
+    """As in DeepSpeed, where the all-reduce across groups stays; what ranks gather, update and hold does not change."""
+    sharding = sim.Sharding(kind, group=group)
+    plain, chosen = (of(sharding, framework=Framework(all_reduced_gradients=kinds)) for kinds in ((), listed))
+    expected = sent_bytes(program_of(plain))
+    within = "dp shards" if group else "dp"
+    if kind in listed:
+        expected[within, "all_reduce"] = expected.pop((within, "reduce_scatter"))
+    assert sent_bytes(program_of(chosen)) == expected
+    before, after = plain.simulate(steps=1), chosen.simulate(steps=1)
+    assert before.memory == after.memory
+    assert (after.metrics.step_time_s > before.metrics.step_time_s) == (kind in listed)
+
+
+@pytest.mark.parametrize(
+    ("software", "kinds"),
+    [("deepspeed-2026", {"zero1", "zero2"}), ("deepspeed-2023", {"zero1"}), ("megatron-deepspeed-2022", {"zero1"}),
+     ("megatron-core-2025", set())],
+)  # fmt: skip
+def test_t13_13_deepspeed_scatters_gradients_of_zero3_only(software: str, kinds: set[str]) -> None:
+    for kind in ("zero1", "zero2", "zero3"):
+        reduced = {name for _, name in sent_bytes(program_of(of(kind, framework=sim.framework(software))))} - {"all_gather"}
+        assert reduced == {"all_reduce" if kind in kinds else "reduce_scatter"}
+
+
+def test_t13_13_the_host_gets_a_share_of_what_is_all_reduced() -> None:
+    software = sim.framework("deepspeed-2026")
+    plan, cluster = sim.Plan(dp=8, sharding="zero2", offload="optimizer"), small_cluster(2, host=HOST)
+    out = []
+    for framework in (software, replace(software, all_reduced_gradients=())):
+        chosen = scenario(small_model(), cluster, plan, sim.Job(256, 24), framework=framework)
+        copies = [op for op in called(program_of(chosen)) if isinstance(op, Collective) and op.name.endswith("copy out")]
+        out.append(sum(op.payload_bytes for op in copies))
+    assert out[0] == out[1] == pytest.approx(4 * small_model().parameters / 8, rel=0.001)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1"])

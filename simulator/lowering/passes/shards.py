@@ -6,7 +6,8 @@ the format of the reduction. One reduce-scatter is in flight: the next copy wait
 pass waits for all reductions of this one. With a pipeline FSDP reduces the buckets one after the other when the last backward
 pass of a stage has ended, in the order of the forward pass.
 
-Where ranks own whole tensors, all-reduces stay, and only the update is divided (passes/zero1.py).
+Where ranks own whole tensors, all-reduces stay, and only the update is divided (passes/zero1.py). DeepSpeed all-reduces the
+gradients of ZeRO-1 and ZeRO-2 in place of a reduce-scatter, and each rank takes its share of the sum (`all_reduced`).
 
 Experts are divided among the ranks of a group that hold copies of them, as by the `efsdp` axis of torchtitan (b5bcd76c,
 distributed/parallel_dims.py) and the expert-data-parallel group of DeepSpeed (edaa7221, runtime/zero/stage_1_and_2.py).
@@ -111,6 +112,18 @@ def sharded(program: Program, state: ShardedState) -> Program:
             bodies[name] = _shared_update(program, rank, bodies[name], state)
         orders.append(_finishing(steps, bodies) if state.sharding.reduce == "each" else steps)
     return replace(program, bodies=bodies, orders=tuple(orders))
+
+
+def all_reduced(program: Program) -> Program:
+    """The program in which an all-reduce of as many bytes takes the place of every reduce-scatter of gradients."""
+
+    def changed(body: Body) -> Iterator[AnyOp]:
+        for op in body.ops:
+            if isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS and op.kind == "reduce_scatter":
+                op = replace(op, kind="all_reduce")
+            yield op
+
+    return program.with_bodies(changed)
 
 
 def tensors_of_owners(program: Program, rank: int, state: ShardedState) -> list[int]:
