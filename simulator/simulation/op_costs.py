@@ -15,6 +15,7 @@ from ..binding.collective_policy import BARRIER, CollectivePolicy
 from ..costs.collectives.curves import Provenance as OfCollectives
 from ..costs.kernels.family import Provenance as OfKernels
 from ..engine.task import Array, distinct
+from ..engine.timeline import Timeline
 from ..kernels import Kernel
 from ..program.labels import plain_name
 from ..program.operations import AnyOp, Collective, Compute, Transfer
@@ -30,6 +31,8 @@ NOT_STRETCHED = ("dp", "pp")
 BEST = ("measured", "interpolated")
 """Best provenances; a summary mentions provenance only where other provenances occur."""
 LEAST_SHOWN = 0.01
+LONGER = 1.01
+"""Times the measured time of a collective above which the links of the cluster say how long it takes."""
 FACE_VALUE_SIGMA = 0.5
 """Relative standard error of a collective on links that are taken at their face value: assumed, as that of exchanges of clusters
 that are in no fit, the widest of all."""
@@ -182,12 +185,13 @@ def spans(numbers: Iterable[int]) -> str:
 def collective_costs(result: Result) -> OpCosts:
     """Cost of every collective of the measured step without contention; on links taken at face value, and where every message is
     simulated, as it was simulated. The ranks of a collective are spread evenly over its nodes, ranks of one node being adjacent.
-    A transfer is counted at its source.
+    Where its messages need longer on the links of the cluster than was measured on others, that is its cost. A transfer is
+    counted at its source.
     """
     policy, size = result.site.policy, result.scenario.cluster.gpus_per_node
     program, by_messages = result.simulated.program, result.scenario.fidelity.collectives == "stepwise"
     gpus_of = dict(zip(program.communicators, result.simulated.bound.families, strict=False))
-    simulated_s: Mapping[Payload, float] = {}
+    uncontended_s, simulated_s = _mean_s(result, _uncontended_ns), dict[Payload, float]()
     calls, lasted_s = (defaultdict[tuple[Payload, int, int], float](float) for _ in range(2))
     for named, times in _payload_calls(result).items():
         name, kind, payload_bytes = named
@@ -195,16 +199,19 @@ def collective_costs(result: Result) -> OpCosts:
         if len(nodes) > 1 and kind != BARRIER:
             alike = (program.communicators[name].axis, kind, payload_bytes), len(nodes), len(distinct(nodes))
             calls[alike] += times
-            if by_messages or policy.uncontended_time(*_asked(policy, *alike)) is None:
-                simulated_s = simulated_s or _simulated_s(result)
-                lasted_s[alike] += times * simulated_s.get(named, 0.0)
+            known = None if by_messages else policy.uncontended_time(*_asked(policy, *alike))
+            simulated_s = simulated_s if known or simulated_s else _mean_s(result, _simulated_ns)
+            lasted_s[alike] += times * (uncontended_s if known else simulated_s).get(named, 0.0)
     rows = []
     for alike, times in calls.items():
         (axis, kind, payload_bytes), ranks, used = alike
         _, algorithm, _, _ = asked = _asked(policy, *alike)
         shape = f"{show_bytes(payload_bytes)} over {ranks} ranks on {used} node{'s' * (used > 1)}, {algorithm}"
-        known = policy.uncontended_time(*asked) if alike not in lasted_s else None
-        seconds = known.seconds if known else lasted_s[alike] / times
+        seconds, known = lasted_s[alike] / times, None if by_messages else policy.uncontended_time(*asked)
+        if known and seconds <= LONGER * known.seconds:
+            seconds = known.seconds
+        else:
+            known = None
         how = (
             (known.source, known.provenance, known.uncertainty)
             if known
@@ -232,18 +239,35 @@ def _payload_calls(result: Result) -> dict[Payload, float]:
     return {payload: times / result.observed.window.steps for payload, times in payloads.items()}
 
 
-def _simulated_s(result: Result) -> dict[Payload, float]:
-    """The mean time that each collective takes, from the start of its last member to its arrival, over the measured steps."""
+def _simulated_ns(timeline: Timeline, which: int) -> Array:
+    """The time of every row of a class of ranks, from the start of its last member to its arrival."""
+    times = timeline.class_times(which)
+    return times.arrival_ns - times.start_ns
+
+
+def _uncontended_ns(timeline: Timeline, which: int) -> Array:
+    """The time of every row of a class of ranks without contention, if it is a turn of a communicator."""
+    skeleton = timeline.skeleton
+    template, tariff = skeleton.templates[int(skeleton.program[which])].whole, skeleton.tariff
+    charged = skeleton.kind[skeleton.slots[template.slot, which]], template.charge
+    moving_ns = -(-tariff.work[charged] // np.maximum(1, tariff.cap[charged]))
+    found: Array = tariff.latency_ns[charged] + tariff.tail_ns[charged] + moving_ns
+    return found
+
+
+def _mean_s(result: Result, lasting_ns: Callable[[Timeline, int], Array]) -> dict[Payload, float]:
+    """The mean time of each collective over the measured steps, from the times of the rows of every class of ranks."""
     timeline, found = result.simulated.timeline, defaultdict[Payload, list[int]](lambda: [0, 0])
     for which, program in enumerate(timeline.skeleton.program.tolist()):
-        labels, times = result.simulated.bound.labels[program], timeline.class_times(which)
-        rows = np.flatnonzero(timeline.skeleton.templates[program].slot >= 0)
+        labels = result.simulated.bound.labels[program]
+        rows = np.flatnonzero(timeline.skeleton.templates[program].whole.slot >= 0)
         calls = result.observed.calls(which)[rows] * int(timeline.multiplicity[which])
-        columns = labels.op[rows], (times.arrival_ns - times.start_ns)[rows], calls
-        for op, ns, n in zip(*(column.tolist() for column in columns), strict=True):
+        sums = np.zeros((2, len(labels.ops)), dtype=np.int64)
+        np.add.at(sums, (slice(None), labels.op[rows]), np.stack([calls * lasting_ns(timeline, which)[rows], calls]))
+        for op in np.flatnonzero(sums[1]).tolist():
             for payload in _payloads_of(labels.ops[op]):
-                found[payload][0] += n * ns
-                found[payload][1] += n
+                found[payload][0] += int(sums[0, op])
+                found[payload][1] += int(sums[1, op])
     return {payload: seconds_of(total_ns / times) for payload, (total_ns, times) in found.items() if times}
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,6 +91,21 @@ def test_collectives_at_face_value_are_listed_as_they_were_simulated(collectives
     of_kernels = replace(run, simulated=run.simulated)
     of_kernels.__dict__["collective_costs"] = OpCosts([])
     assert run.step_time_interval_s[1] > of_kernels.step_time_interval_s[1]
+
+
+@pytest.mark.parametrize("oversubscription", [1.0, 16.0])
+def test_collectives_cost_what_their_messages_need_on_slower_links_than_those_measured(oversubscription: float) -> None:
+    cluster = small_cluster(4, nodes_per_pod=1, oversubscription=oversubscription)
+    plan = sim.Plan(tp=4, dp=4, sharding="zero1", overlap=sim.Overlap(dp=False))
+    run = scenario(plan=plan, cluster=cluster, fidelity=sim.Fidelity("closed", overlap="free")).simulate()
+    rows = run.timeline.to_pandas(ranks=[0])
+    dp = [cost for cost in run.collective_costs if cost.axis == "dp"]
+    assert dp
+    for cost in dp:
+        same = rows[(rows.stream == "dp") & (rows.kind == cost.name.split()[1])]
+        lasted_s = (same.arrival_ns - same.start_ns).to_numpy() / 1e9
+        assert np.isclose(lasted_s, cost.seconds_each, rtol=0.01).any()
+    assert oversubscription == 1 or {cost.model for cost in dp} == {"links at face value"}
 
 
 def test_transfers_at_face_value_are_the_mean_of_all_edges() -> None:
