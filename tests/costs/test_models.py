@@ -652,11 +652,10 @@ class TestRatios:
 
 
 @pytest.mark.parametrize("op", ["rmsnorm", "layernorm", "softmax", "add"])
-@pytest.mark.parametrize("rows, columns", [(8, 64), (128, 1024), (4096, 8192)])
-def test_more_bandwidth_never_slows_an_operator_known_from_another_gpu(op: str, rows: int, columns: int) -> None:
+def test_more_bandwidth_never_slows_an_operator_known_from_another_gpu(op: str) -> None:
     b200 = SHELF.gpus["b200"]
     faster = [replace(b200, memory_bytes_per_s=terabytes * 1000 * GB) for terabytes in (2, 3.35, 5, 8, 10.4, 16)]
-    times = [Estimator(gpu, "bf16", SHELF).estimate(Rowwise(op, rows, columns, 2, 4)).seconds for gpu in faster]
+    times = [Estimator(gpu, "bf16", SHELF).estimate(Rowwise(op, 32768, 8192, 2, 4)).seconds for gpu in faster]
     assert times == sorted(times, reverse=True)
 
 
