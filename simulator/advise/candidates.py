@@ -17,8 +17,10 @@ from ..config.leftovers import changed, leftovers
 from ..config.scenario import Scenario
 from ..errors import OutsideDomain, UserError
 from ..memory.account import RankMemory
+from ..metrics import mfu
 from ..plan.plan import Plan
-from ..simulation.memory_check import least_state_bytes, memory_of
+from ..simulation.memory_check import least_state_bytes, memory_of, slots_of
+from ..simulation.session import Session
 from ..simulation.simulate import layout_of, simulate_scenario
 from ..units import show_bytes, show_s
 
@@ -120,13 +122,17 @@ def group_needed(scenario: Scenario) -> int | None:
     return None
 
 
-def candidate(scenario: Scenario) -> Candidate | None:
+def candidate(scenario: Scenario, session: Session | None = None) -> Candidate | None:
     """A scenario, with what its framework chooses, and the memory of its fullest GPU; None if its plan is not legal."""
     try:
         scenario = feasible.check(scenario)
     except UserError:
         return None
-    memory = memory_of(scenario, layout_of(scenario))
+    if session is None:
+        memory = memory_of(scenario, layout_of(scenario))
+    else:  # lowered as a simulation in this session does, which then finds the slots and their account
+        layout = layout_of(scenario, session=session)
+        memory = memory_of(scenario, layout, slots_of(scenario, layout, session.slots), kept=session.accounts)
     return Candidate(scenario, max(memory, key=attrgetter("total_bytes")))
 
 
@@ -142,11 +148,11 @@ def with_any_batch(scenario: Scenario) -> Scenario:
     return replace(scenario, job=replace(scenario.job, global_batch=batch))
 
 
-def candidate_that_fits(scenario: Scenario) -> Candidate | None:
+def candidate_that_fits(scenario: Scenario, session: Session | None = None) -> Candidate | None:
     """A scenario with its memory, if it is legal and fits."""
     if least_state_bytes(scenario) > scenario.cluster.gpu.memory_bytes:
         return None
-    found = candidate(scenario)
+    found = candidate(scenario, session)
     return found if found and found.fits else None
 
 
@@ -164,16 +170,16 @@ def fitting(base: Scenario, plans: Iterable[Mapping[str, Any]]) -> tuple[Candida
     return tuple(one for one in (plain, recomputed) if one)
 
 
-def proposal(candidate: Candidate, *, steps: int | None = None, long: bool = False) -> Proposal:
+def proposal(candidate: Candidate, *, steps: int | None = None, long: bool = False, session: Session | None = None) -> Proposal:
     """A candidate with its simulated step, or the mean of so many from a standing start.
 
     Without `long`, a simulation that would take long is left out.
     """
     try:
-        metrics = simulate_scenario(candidate.scenario, steps=steps, long=long).metrics
+        observed = simulate_scenario(candidate.scenario, steps=steps, long=long, session=session).observed
     except UserError as error:
         return Proposal(candidate, None, None, error.faults[0].message)
-    return Proposal(candidate, metrics.step_time_s, metrics.mfu)
+    return Proposal(candidate, observed.step_s, mfu.measure(observed).mfu)
 
 
 def fastest(proposals: Iterable[Proposal]) -> Proposal:

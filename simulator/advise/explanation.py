@@ -100,9 +100,11 @@ class Explanation(Summarised):
 
 
 def explain(run: Run, *, long: bool = False) -> Explanation:
-    """The explanation of a run: some forty more simulations."""
+    """The explanation of a run: some forty more simulations. Raises `UserError` where all of them together are estimated to take
+    more than 30 s, unless `long` allows it."""
     must_be(run, Run, "run", "a run", "sim.explain(sim.simulate(model, cluster, plan, job))")
-    return Explanation(run, waterfall(run), critical_path(run), *neighbours(run, long=long))
+    found, splits = neighbours(run, long=long)  # first, because it is what refuses
+    return Explanation(run, waterfall(run), critical_path(run), found, splits)
 
 
 def _text(run: Run, bar: Bar) -> str:

@@ -17,12 +17,14 @@ from ..config.scenario import Scenario
 from ..errors import shown
 from ..plan.plan import Overlap, Plan
 from ..simulation.run import Run
+from ..simulation.session import Session
 from ..study.waterfall import BUBBLE
 from ..study.without import BELOW_PEAK, IMBALANCE, OPTIMIZER, RECOMPUTATION, Cause
 from ..units import show_bytes, show_s
 from .candidates import Proposal, candidate_that_fits, group_needed, legal, proposal
+from .explanation_effort import splits_in_time
 from .remedies import Change
-from .splits import Split, Splits, splits
+from .splits import Split, Splits, moved_from_slowest, splits
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"plan.schedule": "1f1b", "plan.chunks": 1},
@@ -90,18 +92,20 @@ def _written(value: Any) -> str:
 
 def neighbours(run: Run, *, long: bool = False) -> tuple[tuple[Neighbour, ...], Splits | None]:
     """The neighbours of a run's plan that fit and make the step shorter, the shortest first, one for each field; and the splits
-    of the layers that were tried."""
-    found = [made for cause, change in _changes(run.scenario) if (made := _made(run, cause, change, long=long))]
+    of the layers that were tried. Raises `UserError` where so many simulations take long, unless `long` allows it."""
+    session, changes = Session(), list(_changes(run.scenario))
+    most_splits = splits_in_time(run, len(changes), len(moved_from_slowest(run)), long=long)
+    found = [made for cause, change in changes if (made := _made(run, cause, change, session, long=long))]
     of_split: dict[Split, Neighbour] = {}
 
     def step_of(split: Split) -> float | None:
-        made = _made(run, IMBALANCE, {"plan.layout": split}, long=long)
+        made = _made(run, IMBALANCE, {"plan.layout": split}, session, long=long)
         if made is None:
             return None
         of_split[split] = made
         return made.step_time_s
 
-    tried = splits(run, step_of)
+    tried = splits(run, step_of, most_splits)
     found += [of_split[tried.best[0]]] if tried else []
     best: dict[str, Neighbour] = {}
     for one in sorted(found, key=lambda one: one.step_time_s):
@@ -110,16 +114,16 @@ def neighbours(run: Run, *, long: bool = False) -> tuple[tuple[Neighbour, ...], 
     return tuple(best.values()), tried
 
 
-def _made(run: Run, cause: Cause, change: Change, *, long: bool) -> Neighbour | None:
+def _made(run: Run, cause: Cause, change: Change, session: Session, *, long: bool) -> Neighbour | None:
     """A change with its step; with selective recomputation besides where it does not fit alone. None if neither fits."""
     scenario = run.as_given
     for more in ({}, {"plan.recompute": "selective"}):
         whole = completed(scenario, {**change, **more})
         if "plan.recompute" in change and more:
             break
-        one = candidate_that_fits(changed(scenario, whole)) if legal(changed(scenario, whole)) else None
+        one = candidate_that_fits(changed(scenario, whole), session) if legal(changed(scenario, whole)) else None
         if one is not None:
-            made: Proposal = proposal(one, steps=run.steps, long=long)
+            made: Proposal = proposal(one, steps=run.steps, long=long, session=session)
             if made.step_time_s is None:
                 return None
             gain = 1 - made.step_time_s / run.metrics.step_time_s

@@ -1,13 +1,15 @@
 """Splits of the layers of a pipeline: those that differ in the place of one layer are simulated, and from the best on, others.
 
-A neighbouring split moves one layer from a stage to another. All of them are simulated, in pipelines of many stages those that
-take a layer from the slowest stage. Where one makes the step shorter, layers of the slowest stage move on until none does.
+A neighbouring split moves one layer from a stage to another. All of them are simulated; in pipelines of many stages, and where
+there is no time for all, those that take a layer from the slowest stage. Where one makes the step shorter, layers of the slowest
+stage move on until none does, or until there is no time for more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 from ..simulation.run import Run
 from ..study.compare import stage_seconds
@@ -54,14 +56,17 @@ class Splits:
         return text
 
 
-def splits(run: Run, step_of: Callable[[Split], float | None]) -> Splits | None:
-    """The splits around that of a run; `step_of` simulates one, and gives None where it does not fit. None without a pipeline."""
-    counts = stage_counts(run)
-    if len(counts) < 2 or run.scenario.plan.vocabulary == "redis":
+def splits(run: Run, step_of: Callable[[Split], float | None], most: float = inf) -> Splits | None:
+    """The splits around that of a run; `step_of` simulates one, and gives None where it does not fit. None without a pipeline.
+
+    There is time for `most` splits, and in any case for those that take a layer from the slowest stage.
+    """
+    if not _may_move(run):
         return None
-    slowest = max(stage_seconds(run).items(), key=lambda item: item[1])[0]
-    sources = range(len(counts)) if len(counts) <= MOST_STAGES else [slowest]
-    neighbouring = [split for source in sources for split in _moved(counts, source)]
+    counts, slowest = stage_counts(run), _slowest(run)
+    neighbouring = [split for source in range(len(counts)) for split in _moved(counts, source)]
+    if len(counts) > MOST_STAGES or len(neighbouring) > most:
+        neighbouring = list(_moved(counts, slowest))
     made = _simulated(neighbouring, step_of)
     if not made:
         return None
@@ -71,10 +76,26 @@ def splits(run: Run, step_of: Callable[[Split], float | None]) -> Splits | None:
     while made[best] < left_s:
         left_s = made[best]
         moves = [split for split in _moved(best, slowest) if split not in tried]
+        if len(tried) - 1 + len(moves) > most:
+            break
         tried.update(moves)
         made |= _simulated(moves, step_of)
         best = min(made, key=lambda split: made[split])
     return Splits(fitting, len(neighbouring) - fitting, one, made[one], (best, made[best]) if best != one else None)
+
+
+def moved_from_slowest(run: Run) -> tuple[Split, ...]:
+    """The splits that take a layer from the slowest stage, which are the fewest that are simulated."""
+    return tuple(_moved(stage_counts(run), _slowest(run))) if _may_move(run) else ()
+
+
+def _may_move(run: Run) -> bool:
+    return len(stage_counts(run)) > 1 and run.scenario.plan.vocabulary != "redis"
+
+
+def _slowest(run: Run) -> int:
+    """The stage that takes longest for a microbatch."""
+    return max(stage_seconds(run).items(), key=lambda item: item[1])[0]
 
 
 def _simulated(moves: Iterable[Split], step_of: Callable[[Split], float | None]) -> dict[Split, float]:

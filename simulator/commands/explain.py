@@ -53,7 +53,8 @@ def command(
 
     The waterfall removes one cause after another and simulates the step again; what a cause adds is the difference, and what
     remains above the model's flop at peak is the pipeline bubble. The critical path is the chain of tasks that waited for each
-    other. Changes are simulated plans that fit in memory and differ from this one in one decision.
+    other. Changes are simulated plans that fit in memory and differ from this one in one decision. Splits of the layers are tried
+    as far as 30 s of estimated work allow, or all of them with --long.
     """
     from ..advise.explanation import explain
     from ..simulation.runnable import load_one

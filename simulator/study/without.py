@@ -18,7 +18,6 @@ from ..engine.timeline import Timeline
 from ..errors import UserError
 from ..kernels import Kernel
 from ..metrics import Observation, Window, observe, whole
-from ..program.labels import Labels
 from ..program.operations import HOST, Compute, Purpose
 from ..program.slot import KINDS
 from ..simulation import choose_engine
@@ -29,6 +28,8 @@ from ..units import NS_PER_S, seconds
 Cause = str
 LAUNCHES, OPTIMIZER, IMBALANCE = "launches", "optimizer", "imbalance"
 RECOMPUTATION, SLOWER_CLOCKS, BELOW_PEAK = "recomputation", "sustained clocks", "kernel efficiency"
+MAY_BE_ABSENT = (LAUNCHES, OPTIMIZER, RECOMPUTATION)
+"""Causes that are in the list of every step, and that a step may have no row of."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class Counterfactual:
 
     result: Result
     _shares: dict[Kernel, float] = field(default_factory=dict, repr=False, compare=False)
+    _steps_s: dict[frozenset[Cause], float] = field(default_factory=dict, repr=False, compare=False)
+    """Steps that were simulated, by the causes that they are without."""
+    _rows: dict[tuple[int, Cause], Array] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.result.scenario.fidelity.collectives == "stepwise":
@@ -55,10 +59,20 @@ class Counterfactual:
 
     def step_s(self, removed: Iterable[Cause]) -> float:
         """Seconds of a step without the given causes, averaged over ranks as the step time of the run is."""
-        gone = frozenset(removed)
+        gone = self._present(removed)
         if not gone:
             return self.result.metrics.step_time_s
-        return self._observed(self._graph(gone)).step_s
+        if gone not in self._steps_s:
+            self._steps_s[gone] = self._observed(self._graph(gone)).step_s
+        return self._steps_s[gone]
+
+    def _present(self, removed: Iterable[Cause]) -> frozenset[Cause]:
+        """Those of some causes that take time in the step: the others change no duration."""
+        return frozenset(cause for cause in removed if cause not in MAY_BE_ABSENT or self._occurs(cause))
+
+    def _occurs(self, cause: Cause) -> bool:
+        """Whether a row of any class of ranks belongs to a cause."""
+        return any(self._removed(which, frozenset([cause])).any() for which in range(len(self.result.observation.labels)))
 
     def with_slots_scaled(self, factors: Array) -> Observation:
         """The step if every kernel took so many times as long: factors for each class of ranks (rows) and kind of slot."""
@@ -103,7 +117,7 @@ class Counterfactual:
         computed: list[tuple[Array, Array]] = []
         for which, labels in enumerate(self.result.observation.labels):
             tasks = expansion.tasks_of(which)
-            silent[tasks[~labels.is_compute & self._removed(labels, gone)]] = True
+            silent[tasks[~labels.is_compute & self._removed(which, gone)]] = True
             computed.append((tasks[labels.is_compute], self._compute_ns(which, gone)))
         durations_ns = [own_ns for _, own_ns in computed]
         evened_ns = self._evened(durations_ns) if IMBALANCE in gone else durations_ns
@@ -117,13 +131,25 @@ class Counterfactual:
         made = replace(graph, solo_ns=solo_ns, tail_ns=tail_ns, work=work, footprint=footprint, sharing=sharing)
         return _at_full_speed(made) if IMBALANCE in gone else made
 
-    def _removed(self, labels: Labels, gone: frozenset[Cause]) -> Array:
+    def _removed(self, which: int, gone: frozenset[Cause]) -> Array:
         """Whether each row of a class of ranks belongs to a cause that is removed."""
-        axes = [HOST if cause == LAUNCHES else cause for cause in gone]
-        repeated = np.array([op.purpose is Purpose.RECOMPUTE for op in labels.ops])[labels.op]
-        optimizing = (labels.phase == OPTIMIZER) & labels.is_compute
-        removed: Array = np.isin(labels.axis, axes) | (repeated & (RECOMPUTATION in gone)) | (optimizing & (OPTIMIZER in gone))
+        removed = np.zeros(len(self.result.observation.labels[which].op), dtype=bool)
+        for cause in gone - {IMBALANCE, SLOWER_CLOCKS, BELOW_PEAK}:
+            removed |= self._rows_of(which, cause)
         return removed
+
+    def _rows_of(self, which: int, cause: Cause) -> Array:
+        """Whether each row of a class of ranks belongs to a cause that has rows of its own."""
+        if (which, cause) not in self._rows:
+            labels = self.result.observation.labels[which]
+            if cause == RECOMPUTATION:
+                rows = np.array([op.purpose is Purpose.RECOMPUTE for op in labels.ops])[labels.op]
+            elif cause == OPTIMIZER:
+                rows = (labels.phase == OPTIMIZER) & labels.is_compute
+            else:
+                rows = labels.axis == (HOST if cause == LAUNCHES else cause)
+            self._rows[which, cause] = rows
+        return self._rows[which, cause]
 
     def _compute_ns(self, which: int, gone: frozenset[Cause]) -> Array:
         """Nanoseconds of each kernel of a class of ranks, at full speed."""
@@ -135,7 +161,7 @@ class Counterfactual:
         elif SLOWER_CLOCKS in gone:
             of_kernel = [self._burst_share(op.kernel) if isinstance(op, Compute) else 1.0 for op in labels.ops]
             own_ns *= np.array(of_kernel)[labels.op[rows]]
-        own_ns[self._removed(labels, gone)[rows]] = 0
+        own_ns[self._removed(which, gone)[rows]] = 0
         return own_ns
 
     def _burst_share(self, kernel: Kernel) -> float:
