@@ -100,7 +100,7 @@ class Meetings:
             pairs += [one * communicators + other, other * communicators + one]
             unknown = ~joint[link[first]]
             self.is_joint[one[unknown]] = self.is_joint[other[unknown]] = False
-        self.pairs = distinct(np.concatenate(pairs))
+        self.pairs = np.append(distinct(np.concatenate(pairs)), -1)
         self.orders: dict[tuple[int, int], Order] = {}
 
     def apart(self, rank: int, main: int, meets: Array) -> Array:
@@ -117,8 +117,16 @@ class Meetings:
                 continue
             if (number, main) not in self.orders:
                 self.orders[number, main] = Order.of(template, main)
-            rows = np.flatnonzero(meets & (template.slot == slot))
-            others = np.flatnonzero((own >= 0) & np.isin(own[slot] * skeleton.communicators + own, self.pairs))
-            separate = [self.orders[number, main].never_meet(rows, template.rows_of(other)) for other in others.tolist()]
-            found[rows] = np.all(separate, axis=0)
+            rows, order = np.flatnonzero(meets & (template.slot == slot)), self.orders[number, main]
+            for other in self._sharers(own, slot):
+                if len(rows):
+                    rows = rows[order.never_meet(rows, template.rows_of(other))]
+            found[rows] = True
         return found
+
+    def _sharers(self, own: Array, slot: int) -> list[int]:
+        """The other slots of a rank whose communicators share links with that of a slot, given those of all its slots."""
+        pairs = own[slot] * self.skeleton.communicators + own
+        found = self.pairs[np.searchsorted(self.pairs[:-1], pairs)] == pairs
+        shared: list[int] = np.flatnonzero(found & (own >= 0)).tolist()
+        return shared

@@ -25,7 +25,7 @@ ROWS_OF_STRETCH = 3
 ROWS_OF_STRETCH_LOADED = 8
 """The same where the compiled engine is loaded already, which takes 2 us for a row, and there are at least `MANY_ROWS` of them:
 the loop over a heap takes 20 to 30 us for a stretch."""
-MANY_ROWS = 50_000
+MANY_ROWS = 20_000
 """Number of rows of all simulated ranks below which it is not asked whether that engine is loaded."""
 RARELY = 50_000, 20, 100
 """Thresholds of the garbage collector of a process that simulates a great deal: it makes many tuples and few cycles."""

@@ -262,12 +262,13 @@ def _mean_s(result: Result, lasting_ns: Callable[[Timeline, int], Array]) -> dic
         labels = result.simulated.bound.labels[program]
         rows = np.flatnonzero(timeline.skeleton.templates[program].whole.slot >= 0)
         calls = result.observed.calls(which)[rows] * int(timeline.multiplicity[which])
-        sums = np.zeros((2, len(labels.ops)), dtype=np.int64)
-        np.add.at(sums, (slice(None), labels.op[rows]), np.stack([calls * lasting_ns(timeline, which)[rows], calls]))
-        for op in np.flatnonzero(sums[1]).tolist():
+        total_ns, total = np.zeros((2, len(labels.ops)), dtype=np.int64)
+        np.add.at(total_ns, labels.op[rows], calls * lasting_ns(timeline, which)[rows])
+        np.add.at(total, labels.op[rows], calls)
+        for op in np.flatnonzero(total).tolist():
             for payload in _payloads_of(labels.ops[op]):
-                found[payload][0] += int(sums[0, op])
-                found[payload][1] += int(sums[1, op])
+                found[payload][0] += int(total_ns[op])
+                found[payload][1] += int(total[op])
     return {payload: seconds_of(total_ns / times) for payload, (total_ns, times) in found.items() if times}
 
 
