@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from ..engine.task import Array
+from ..errors import UserError
 from ..hardware.cluster import Cluster
 from ..plan.mesh import REPLICAS, Mesh
-from ..plan.plan import Kind, Plan
+from ..plan.plan import Kind, Plan, Sharding
 from ..plan.recomputation import Recompute
 from ..program.layout import as_taken, placements_of
 from ..program.slot import Shape
@@ -67,13 +68,15 @@ def with_microbatches(scenario: Scenario, number: int) -> Scenario:
 
 
 def with_usual_plan(scenario: Scenario) -> Scenario:
-    """The scenario, with sharding and recomputation as its framework chooses them where its plan leaves them open, and with the
-    number format of gradients that the framework chooses for the job.
+    """The scenario, with sharding and recomputation as its framework chooses them where its plan leaves them open, with the number
+    format of gradients that the framework chooses for the job, and with groups for hsdp.
     """
     plan, framework = scenario.plan, scenario.framework
     usual, gradients = framework.plan, framework.gradients_of(scenario.job)
     if plan.sharding is None:
         plan = replace(plan, sharding=_usual_sharding(scenario))
+    if plan.full_sharding.kind == "hsdp" and plan.full_sharding.group is None:
+        plan = _with_groups_in_nodes(plan, scenario)
     if plan.full_sharding.gathers and framework.gathered_gradients:
         gradients = framework.gathered_gradients
     if plan.recompute is None:
@@ -92,6 +95,30 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
         fidelity = replace(fidelity, overlap="free" if fidelity.collectives == "stepwise" or own_rows else "slowed")
     same = plan is scenario.plan and fidelity is scenario.fidelity
     return scenario if same else replace(scenario, plan=plan, fidelity=fidelity)
+
+
+def _with_groups_in_nodes(plan: Plan, scenario: Scenario) -> Plan:
+    """A plan with hsdp, with groups of the data-parallel ranks of a node where a node has several but not all of them."""
+    group = data_parallel_ranks_in_node(scenario)
+    if group is None or not 1 < group < data_parallel_degree(scenario):
+        return plan
+    stated = plan.sharding if isinstance(plan.sharding, Sharding) else Sharding("hsdp")
+    return replace(plan, sharding=replace(stated, group=group))
+
+
+def data_parallel_ranks_in_node(scenario: Scenario) -> int | None:
+    """The most data-parallel ranks in a row that share a node, into which all groups of such ranks divide. None if the degrees,
+    the rank order or the placement do not fit the GPUs, which other checks refuse.
+    """
+    plan, cluster = scenario.plan, scenario.cluster
+    try:
+        degrees = {"tp": plan.tp, "cp": plan.cp, "dp": data_parallel_degree(scenario), "pp": plan.pp}
+        mesh, gpus = Mesh.of(degrees, plan.rank_order), gpus_of(scenario)
+    except UserError:
+        return None
+    if mesh.ranks != cluster.gpus or not np.array_equal(np.sort(gpus), np.arange(cluster.gpus)):
+        return None
+    return neighbours(gpus[mesh.groups(("dp",))] // cluster.gpus_per_node)[-1]
 
 
 def _usual_sharding(scenario: Scenario) -> Kind:

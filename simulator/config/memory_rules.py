@@ -8,7 +8,7 @@ from ..errors import did_you_mean, shown
 from ..fields import Contradiction
 from ..plan.plan import Sharding
 from ..plan.recomputation import Recompute
-from .derived import data_parallel_degree
+from .derived import data_parallel_degree, data_parallel_ranks_in_node
 from .scenario import Scenario
 
 Found = Iterator[Contradiction]
@@ -20,6 +20,8 @@ def faults_of_sharding(scenario: Scenario) -> Found:
     if sharding.group and dp % sharding.group:
         near = next(n for n in range(min(sharding.group, dp), 0, -1) if dp % n == 0)
         yield "plan.sharding.group", f"dp {dp} does not divide into groups of {sharding.group}", f"group: {near}"
+    if sharding.kind == "hsdp" and sharding.group is None and (in_node := data_parallel_ranks_in_node(scenario)):
+        yield from _no_groups_in_nodes(dp, in_node)
     if scenario.framework.whole_tensors and sharding.kind == "zero1":
         others = {
             "experts": scenario.model.experts, "muon": scenario.job.full_optimizer.kind == "muon",
@@ -34,6 +36,16 @@ def faults_of_sharding(scenario: Scenario) -> Found:
     elif sharding.gathers and plan.pp > 1 and scenario.model.tied_embeddings:
         message = f"{sharding.kind} does not divide the table that the first and the last stage of {scenario.model.name} share"
         yield "plan.sharding", message, "zero1, or pp: 1"
+
+
+def _no_groups_in_nodes(dp: int, in_node: int) -> Found:
+    """The fault of hsdp whose groups do not follow from the nodes: `in_node` ranks of a node, which are one or all."""
+    divisors = [n for n in range(2, dp) if dp % n == 0]
+    near = f"group: {divisors[-1 if in_node > 1 else 0]}, or " if divisors else ""
+    why = f"all {dp} data-parallel ranks share a node" if in_node > 1 else "no two data-parallel ranks share a node"
+    if dp == 1:
+        why = "there is one data-parallel rank"
+    yield "plan.sharding.group", f"hsdp replicates the state across groups, and {why}", f"{near}kind: fsdp"
 
 
 def faults_of_units(sharding: Sharding, most: int) -> Found:

@@ -89,7 +89,8 @@ class Sharding(Declared):
 
     kind: Annotated[Kind, "zero1: divides the optimizer state; zero2: gradients too; zero3, fsdp, hsdp: parameters too"] = "none"
     group: Annotated[
-        Degree | None, "number of data-parallel ranks that divide the state; other groups hold replicas; None: all ranks"
+        Degree | None,
+        "number of data-parallel ranks that divide the state; other groups hold replicas; None: all, for hsdp those of a node",
     ] = None
     reshard: Annotated[bool | None, "whether a forward pass releases the parameters that it gathered; None: if pp = 1"] = None
     prefetch: Annotated[int, Limits(ge=0, le=2**10), "number of units gathered ahead of the unit in use"] = 1
@@ -130,8 +131,6 @@ class Sharding(Declared):
         for name in (*NO_USE.get(self.kind, ()), *(() if self.gathers else OF_GATHERS)):
             if getattr(self, name) != usual[name]:
                 yield name, f": {self.kind} has no use for it", "leave it out, or use kind: fsdp"
-        if self.kind == "hsdp" and self.group is None:
-            yield "group", " is missing: hsdp replicates the state across groups", "group: the number of GPUs of a node"
 
 
 @documented

@@ -192,7 +192,7 @@ BAD: dict[str, Bad] = {
     "sharded parameters in a pipeline": Bad("tp: 2", "sharding: zero3", ("3:8: plan.sharding: zero3 reduces", "pp: 1")),
     "a sharding of no kind": Bad("tp: 2", "sharding: {kind: zero4}", ("3:19: plan.sharding.kind: 'zero4'", "mean 'zero3'?")),
     "a sharding of no type": Bad("tp: 2", "sharding: 3", ("3:8: plan.sharding should be none, zero1", "a mapping, not 3")),
-    "groups of no size": Bad("tp: 2", "sharding: hsdp", ("3:8: plan.sharding.group is missing: hsdp", "GPUs of a node")),
+    "groups of all ranks": Bad("tp: 2", "sharding: hsdp", ("3:8: plan.sharding.group: hsdp", "all 8 data-parallel", "group: 4")),
     "groups that do not divide": Bad("tp: 2", "sharding: {kind: fsdp, group: 3}", ("3:31: plan.sharding.group: dp", "group: 2")),
     "gathers of nothing": Bad("tp: 2", "sharding: {kind: zero1, prefetch: 2}", ("3:32: plan.sharding.prefetch: zero1", "fsdp")),
     "units of nothing": Bad("tp: 2", "sharding: {kind: zero1, unit: 2}", ("3:32: plan.sharding.unit: zero1", "fsdp")),
