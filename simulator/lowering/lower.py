@@ -204,6 +204,7 @@ def _sharded_state(model: Model, plan: Plan, job: Job, framework: Framework, dp:
         edp=plan.copies_of_experts(group or dp),
         master_bytes=FP32_BYTES if has_master else job.element_bytes,
         whole_tensors=framework.whole_tensors and sharding.kind == "zero1",
+        weights_beside_master=framework.weights_beside_master,
     )
 
 

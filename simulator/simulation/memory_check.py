@@ -114,7 +114,9 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
     shards, optimizer = sharding.shards(group * copies), scenario.job.full_optimizer
     of_experts = sharding.shards(plan.copies_of_experts(group) * copies)
     is_shared = shards.parameters > 1 or (scenario.model.experts > 0 and of_experts.parameters > 1)
-    is_master = sharding.kind in WITH_MASTER_COPY and is_shared and optimizer.master == "fp32"
+    # what the host keeps of parameters is the master copy alone
+    alone = plan.offloading.parameters or not scenario.framework.weights_beside_master
+    is_master = sharding.kind in WITH_MASTER_COPY and is_shared and optimizer.master == "fp32" and alone
     return Terms(
         parameter_bytes=MASTER_BYTES if is_master else scenario.job.element_bytes,
         gradient_bytes=0 if _copies_every_gradient(scenario) else scenario.framework.gradient_bytes(scenario.job),

@@ -229,6 +229,11 @@ class Framework(Declared):
         "whether zero1 deals out whole tensors, as InternEvo does: gradients are all-reduced, and one owner after the other "
         "broadcasts what it has updated; else ranks divide every tensor",
     ] = False
+    weights_beside_master: Annotated[
+        bool,
+        "whether with fsdp and hsdp a rank keeps its share of the parameters in the training dtype beside the master copy in "
+        "fp32, as Megatron-FSDP does; else the master copy only, as FSDP2 of PyTorch does",
+    ] = False
     fusion: Annotated[Fusion, "which operators run as one kernel"] = field(default_factory=Fusion)
     host: Annotated[HostTimes, "times of launches on the host"] = field(default_factory=HostTimes)
     offload: Annotated[HostWork, "copies of state that the plan offloads, and work of the CPUs"] = field(default_factory=HostWork)

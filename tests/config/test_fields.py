@@ -207,6 +207,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
             replace(software(overlap=Overlaps(parameter_gather=False)), plan=sim.Plan(tp=2, sharding="zero1")),
             True,
         ),
+        "weights_beside_master": (gathering(), True),
         "fusion": (software(), Fusion(rope=False)),
         "host": (software(), SLOW_HOST),
         "low_precision": (software("fp8"), LowPrecision(scaling="current")),

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.config import derived
 from simulator.program.operations import Collective, Purpose
+from simulator.simulation.memory_check import memory_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
-from simulator.simulation.simulate import program_of
+from simulator.simulation.simulate import layout_of, program_of
+from simulator.workload.framework import Framework
 
 from ..small_scenarios import both, bound_twice
 from .test_experts import HIDDEN, LAYERS, called, layer_parameters, of
@@ -78,6 +80,23 @@ def test_t17_15_every_pass_casts_what_a_rank_holds_alone_in_fp32_where_the_rest_
     frozen = of({"ep": 8, "sharding": "fsdp"})
     found = copies(replace(frozen, job=replace(frozen.job, frozen_layers=1)))
     assert (found["0.experts"][1], found["1.experts"][1]) == (copied, cast)
+
+
+BESIDE = Framework(weights_beside_master=True)
+
+
+@pytest.mark.parametrize("kind", ["fsdp", sim.Sharding("hsdp", group=4)])
+def test_t17_15_megatron_fsdp_casts_nothing_that_a_rank_holds_alone_and_keeps_both_formats(kind: Any) -> None:
+    plain = of({"ep": 8 if kind == "fsdp" else 4, "sharding": kind})
+    chosen = replace(plain, framework=BESIDE)
+    experts, rest, _ = counts(chosen)
+    assert "0.experts" not in copies(chosen)
+    assert copies(chosen) == {unit: found for unit, found in copies(plain).items() if not unit.endswith("experts")}
+    assert sent_bytes(program_of(chosen)) == sent_bytes(program_of(plain))
+    (fp32_only,), (both_formats,) = (memory_of(each, layout_of(each)) for each in (plain, chosen))
+    state = [rank.parameters_bytes + rank.optimizer_bytes for rank in (fp32_only, both_formats)]
+    shards = 8 if kind == "fsdp" else 4
+    assert state[1] - state[0] == pytest.approx(P_BYTES * (experts + rest / shards), abs=64)
 
 
 def test_t17_15_what_is_cast_is_held_beside_the_master_copy() -> None:

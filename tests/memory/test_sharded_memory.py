@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simulator as sim
+from simulator.config import catalog
 from simulator.memory.account import Account, RankMemory
 from simulator.program.holdings import Holding
 from simulator.simulation.memory_check import memory_of, terms_of
@@ -17,7 +18,7 @@ from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of
 from simulator.units import GB
 
-from ..small_scenarios import scenario, small_cluster, small_model
+from ..small_scenarios import HOST, scenario, small_cluster, small_model
 
 HALF = {"gradients": "bf16"}
 
@@ -72,6 +73,38 @@ def test_t13_10_state_is_divided_as_the_kind_says(kind: str, bytes_per_parameter
     kept = head_bytes(of.model) if sharding.gathers else 0
     found = (rank.parameters_bytes - kept, rank.gradients_bytes, rank.optimizer_bytes)
     assert [*found] == pytest.approx([each * parameters for each in bytes_per_parameter], abs=16)
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "hsdp"])
+def test_t13_10_weights_beside_the_master_copy_are_held_as_with_zero3(kind: Any) -> None:
+    """2 + 4 + 8 bytes a parameter, as Megatron-FSDP holds them, and 4 + 8 in FSDP2."""
+    sharding = sim.Sharding(kind, group=4 if kind == "hsdp" else None)
+    software = sim.framework({"weights_beside_master": True})
+    of = scenario(plan=sim.Plan(dp=8, sharding=sharding), framework=software)
+    rank, divided = memory(of), of.model.parameters / (sharding.group or 8)
+    assert rank.parameters_bytes - head_bytes(of.model) == pytest.approx(2 * divided, abs=16)
+    assert rank.optimizer_bytes == pytest.approx(12 * divided, abs=16)
+    zero3 = memory(scenario(plan=sim.Plan(dp=8, sharding=sim.Sharding("zero3", group=sharding.group)), framework=software))
+    assert state_bytes(rank) == state_bytes(zero3)
+
+
+def test_t13_10_which_frameworks_keep_weights_beside_the_master_copy() -> None:
+    keeping = {
+        "megatron-core-2025",
+        "megatron-core-2026",
+        "megatron-core-moe-2025",
+        "megatron-bridge-2025",
+        "megatron-bridge-2026",
+    }
+    assert {name for name in catalog.files("frameworks") if sim.framework(name).weights_beside_master} == keeping | {"nemo-2025"}
+
+
+def test_t13_10_the_host_keeps_the_master_copy_alone() -> None:
+    plan, cluster = sim.Plan(dp=8, sharding="fsdp", offload="parameters"), small_cluster(2, host=HOST)
+    plain, beside = (
+        scenario(None, cluster, plan, framework=sim.framework({"weights_beside_master": keeps})) for keeps in (False, True)
+    )
+    assert memory(plain) == memory(beside)
 
 
 def test_t13_10_with_a_pipeline_parameters_and_gradients_are_held_whole() -> None:

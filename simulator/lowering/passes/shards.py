@@ -60,6 +60,8 @@ class ShardedState:
     """Bytes of a parameter in the share that FSDP keeps between passes."""
     whole_tensors: bool = False
     """Whether a rank owns whole tensors, and broadcasts them when it has updated them."""
+    weights_beside_master: bool = False
+    """Whether a rank keeps parameters in the training dtype too where FSDP alone would keep the master copy only."""
 
     @property
     def ranks(self) -> int:
@@ -74,7 +76,7 @@ class ShardedState:
     @property
     def keeps_master(self) -> bool:
         """Whether the only copy of parameters between passes is the master copy, also of those that a rank holds alone."""
-        return self.sharding.kind in WITH_MASTER_COPY and max(self.replicas) > 1
+        return self.sharding.kind in WITH_MASTER_COPY and max(self.replicas) > 1 and not self.weights_beside_master
 
     @property
     def copies(self) -> bool:

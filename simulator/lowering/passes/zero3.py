@@ -14,7 +14,8 @@ prefetches together, and takes turns with it, since PyTorch issues all gathers o
 
 Where FSDP divides a part of the model only, such as all but experts of which each rank has its own, a rank holds the master copy
 of the other part alone. Nothing is gathered then, but every pass casts a unit to the training format and copies it, as if it had
-been. One kernel stands for the casts and copies of the tensors of a unit.
+been. One kernel stands for the casts and copies of the tensors of a unit. Megatron-FSDP keeps the training format too, also of
+what a rank holds alone, and casts nothing (Megatron-LM d98e8a6, param_and_grad_buffer.py, model_weight_buffer).
 
 References: PyTorch 002a76fb, _fsdp_param_group.py (unshard, wait_for_unshard, _backward_prefetch) and _fsdp_state.py
 (_root_pre_forward), and since 2025 also wait_for_unshard for a group of one rank, which copies what `all_gather_inputs` casts;
