@@ -27,15 +27,25 @@ def what_if_options(command: Command) -> Command:
     return click.option("--what-if", "what_ifs", metavar="CHANGE", multiple=True, help=WHAT_IF_HELP)(command)
 
 
+def check_what_ifs(
+    scenario: str, settings: tuple[str, ...], changes: tuple[str, ...], tornado: str | None, *, trust: bool
+) -> None:
+    """Raises `UserError` for all changes that cannot be made, before anything is simulated."""
+    from ..errors import UserError
+
+    if tornado and not changes:
+        raise UserError("--tornado draws what-ifs, and there is none", hint="add --what-if nic=x2")
+    if changes:
+        from ..study.what_if import changed_scenarios
+
+        changed_scenarios(scenario, changes, settings, trust=trust)
+
+
 def changed_steps(
     scenario: str, settings: tuple[str, ...], changes: tuple[str, ...], run: Run, tornado: str | None, **options: Any
 ) -> WhatIf | None:
     """The step with each change, drawn where a file is named for it; None without changes."""
-    from ..errors import UserError
-
     if not changes:
-        if tornado:
-            raise UserError("--tornado draws what-ifs, and there is none", hint="add --what-if nic=x2")
         return None
     from ..study.what_if import what_if
 

@@ -21,7 +21,7 @@ from ._show import (
     scenario_argument,
     text_columns,
 )
-from ._what_if import changed_steps, print_what_if, what_if_options
+from ._what_if import changed_steps, check_what_ifs, print_what_if, what_if_options
 
 if TYPE_CHECKING:
     from ..advise.explanation import Explanation
@@ -60,7 +60,9 @@ def command(
     from ..simulation.runnable import load_one
 
     with progress("simulating"):
-        run = load_one(scenario, settings, trust=trust).simulate(allow_oom=allow_oom, long=long)
+        loaded = load_one(scenario, settings, trust=trust)
+        check_what_ifs(scenario, settings, what_ifs, tornado, trust=trust)
+        run = loaded.simulate(allow_oom=allow_oom, long=long)
         found = explain(run, long=long)
     if waterfall:
         from ..figures.drawing import save

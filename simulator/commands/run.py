@@ -29,7 +29,7 @@ from ._show import (
     scenario_argument,
     text_columns,
 )
-from ._what_if import changed_steps, print_what_if, what_if_options
+from ._what_if import changed_steps, check_what_ifs, print_what_if, what_if_options
 
 if TYPE_CHECKING:
     from ..simulation.jobs import SharedRun
@@ -105,6 +105,7 @@ def command(
             result: Run | SharedRun = found.simulate(**patience)
             listed = [(t.name, simulate_scenario(t.scenario, **patience)) for t in found.tenants if costs]
         else:
+            check_what_ifs(scenario, settings, what_ifs, tornado, trust=trust)
             result = run = found.simulate(**options, expect=expect)
             listed = [("", run)] if costs else []
     written, changes = list[tuple[str, str]](), None

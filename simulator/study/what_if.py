@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..config import feasible
 from ..config.document import Document
 from ..config.load import document_of, document_with, list_of_settings
 from ..config.named_parts import Trust
 from ..config.scenario import Scenario, ScenarioFile, from_document
-from ..errors import Fault, Infeasible, UserError, did_you_mean, must_be, shown
+from ..errors import Fault, Infeasible, UserError, cut, did_you_mean, must_be, shown
 from ..escape import Summarised
 from ..fields import keys
 from ..frozen import replace
@@ -104,39 +105,56 @@ def what_if(
 
     The scenario is a name, a file or a mapping; `run` is its run, where there is one.
     """
-    changes = (changes,) if isinstance(changes, str) else tuple(must_be(changes, Iterable, "changes", "changes", EXAMPLE))
-    settings = list_of_settings(settings)
-    for change in changes:
-        must_be(change, str, "a change", "a change", EXAMPLE)
     must_be(run, (Run, type(None)), "run", "a run", "run=sim.load(scenario).simulate()")
-    base = _scenario(scenario, settings, trust)
-    found = _changed(scenario, base, settings, changes, trust)
+    base, found = changed_scenarios(scenario, changes, settings, trust=trust)
     run = run or simulate_scenario(base, allow_oom=allow_oom, long=long)
     return WhatIf(run, tuple(_outcome(change, one, run, allow_oom=allow_oom, long=long) for change, one in found.items()))
 
 
-def _changed(
-    scenario: str | Path | Mapping[str, Any], base: Scenario, settings: tuple[str, ...], changes: tuple[str, ...], trust: bool
-) -> dict[str, Scenario | Infeasible]:
-    """The scenario of each change, or why there is none. Raises `UserError` for all changes that say nothing at once."""
+def changed_scenarios(
+    scenario: str | Path | Mapping[str, Any], changes: Iterable[str], settings: Iterable[str] = (), *, trust: bool = False
+) -> tuple[Scenario, dict[str, Scenario | Infeasible]]:
+    """A scenario as it is, and that of each change, or why there is none. Nothing is simulated.
+
+    Raises `UserError` with the faults of all changes at once.
+    """
+    changes = (changes,) if isinstance(changes, str) else tuple(must_be(changes, Iterable, "changes", "changes", EXAMPLE))
+    settings = list_of_settings(settings)
+    for change in changes:
+        must_be(change, str, "a change", "a change", EXAMPLE)
+    base = _scenario(scenario, settings, trust)
+    feasible.check(base)
     found: dict[str, Scenario | Infeasible] = {}
     faults: list[Fault] = []
     for change in changes:
+        name, _, value = (part.strip() for part in change.partition("="))
         try:
-            name, _, value = change.partition("=")
-            if "." in name or name.strip() in SECTIONS:
-                if "=" not in change:
-                    raise UserError(f"--what-if {shown(change)} sets nothing", hint=f"write it like --what-if {name.strip()}=...")
-                found[change] = _scenario(scenario, (*settings, change), trust)
-            else:
-                found[change] = scaled(base, name.strip(), factor_of(name.strip(), value.strip()))
+            if "." not in name and name not in SECTIONS:
+                found[change] = scaled(base, name, factor_of(name, value))
+                continue
+            if "=" not in change:
+                raise UserError(f"--what-if {shown(change)} sets nothing", hint=f"write it like --what-if {name}=...")
+            found[change] = one = _scenario(scenario, (*settings, change), trust)
+            feasible.check(one)
         except Infeasible as error:
             found[change] = error
         except UserError as error:
-            faults += (replace(one, where=one.where.replace("--set ", "--what-if ")) for one in error.faults)
+            faults += (_of_change(one, change) for one in error.faults)
     if faults:
         raise UserError(faults=faults)
-    return found
+    return base, found
+
+
+def _of_change(fault: Fault, change: str) -> Fault:
+    """A fault of a changed scenario, which names the option that was typed: a change is read as a setting, the last one."""
+    name = change.partition("=")[0].strip()
+    if fault.message.startswith("--what-if"):
+        return fault
+    where = fault.where.replace(f"--set {name}=", f"--what-if {name}=")
+    if "--what-if" not in where:
+        option = f"--what-if {cut(change)}"
+        where = f"{option}, {where}" if where else option
+    return replace(fault, where=where)
 
 
 def _scenario(scenario: str | Path | Mapping[str, Any], settings: tuple[str, ...], trust: bool) -> Scenario:
@@ -194,9 +212,15 @@ def _outcome(change: str, scenario: Scenario | Infeasible, base: Run, *, allow_o
     name, _, value = (part.strip() for part in change.partition("="))
     same = "no rank waits for it" if name in SCALED else "the step takes as long"
     same = "nothing changes" if name in SCALED and factor_of(name, value) == 1 else same
-    note = _cap(name, scenario.cluster, base.scenario.cluster) or (same if after_s == before_s else "")
+    cap = _cap(name, scenario.cluster, base.scenario.cluster) if after_s != before_s or _uses_nics(base) else ""
+    note = cap or (same if after_s == before_s else "")
     faster = base.scenario.cluster.gpu.site_scalar / run.scenario.cluster.gpu.site_scalar if name == "gpu" else 1.0
     return Outcome(change, run, after_s, fraction, run.metrics.mfu / faster, run.peak_memory_bytes, note)
+
+
+def _uses_nics(run: Run) -> bool:
+    """Whether GPUs of several nodes take part in a step, so that a NIC or its PCIe link may carry what they send."""
+    return run.gpus > run.scenario.cluster.gpus_per_node
 
 
 def _cap(name: str, cluster: Cluster, before: Cluster) -> str:

@@ -13,6 +13,7 @@ from simulator.commands._what_if import print_what_if
 from simulator.errors import UserError
 from simulator.figures.drawing import save
 from simulator.figures.tornado import tornado
+from simulator.study import what_if as what_if_module
 
 from ..commands.test_cli import trainsim
 
@@ -131,3 +132,40 @@ def test_a_tornado_has_a_bar_for_each_change_the_largest_on_top(tmp_path: Path) 
     widths = [bar.get_width() for bar in figure.axes[0].patches]
     assert widths == [100 * (one.fraction or 0) for one in (found.outcomes[2], *(found.outcomes[i] for i in (0, 1, 3)))]
     save(figure, str(tmp_path / "tornado.svg"))
+
+
+def test_faults_of_all_changes_name_the_option_that_was_typed_before_anything_is_simulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def simulated(*args: Any, **options: Any) -> None:
+        raise AssertionError("nothing is simulated")
+
+    monkeypatch.setattr(what_if_module, "simulate_scenario", simulated)
+    with pytest.raises(UserError) as refused:
+        sim.what_if(SCENARIO, ["plan.tp=3", "plan.pp=5", "job.global_batch=7", "nic=2"], ["plan.cp=1"])
+    places = [fault.where for fault in refused.value.faults]
+    for change in ("plan.tp=3", "plan.pp=5", "job.global_batch=7"):
+        assert any(f"--what-if {change}" in place for place in places), change
+    assert not any("--set plan.tp" in place for place in places)
+    assert any("--what-if nic" in fault.message for fault in refused.value.faults)
+
+
+def test_on_the_command_line_a_change_that_cannot_be_made_is_refused_before_the_base_is_simulated(tmp_path: Path) -> None:
+    file = tmp_path / "e.yaml"
+    file.write_text(
+        "model: llama3-8b\ncluster: {name: dgx-h100, nodes: 1}\nplan: {tp: 2, pp: 2}\n"
+        "job: {sequence_length: 2048, global_batch: 16}\n"
+    )
+    for command in ("run", "explain"):
+        said = trainsim(command, str(file), "--what-if", "plan.tp=3", "--what-if", "plan.pp=5")
+        assert (said.code, said.out) == (2, "")
+        assert "--what-if plan.tp=3" in said.err
+        assert "--what-if plan.pp=5" in said.err
+        assert "--set" not in said.err
+
+
+def test_a_quicker_nic_that_carries_nothing_is_capped_by_nothing() -> None:
+    one_node = {"model": "llama3-8b", "cluster": {"name": "dgx-h100", "nodes": 1}, "plan": {"tp": 2, "pp": 2}}
+    job = {"sequence_length": 1024, "global_batch": 8}
+    outcomes = sim.what_if({**one_node, "job": job}, ["nic=x2", "pcie=x2"]).outcomes
+    assert [(one.fraction, one.note) for one in outcomes] == [(0, "no rank waits for it")] * 2
