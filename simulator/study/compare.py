@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..config import derived
 from ..config.scenario import Perturb
 from ..engine.task import Array
 from ..errors import UserError, must_be
@@ -42,8 +43,10 @@ class Comparison(Summarised):
 
     @cached_property
     def scenario(self) -> dict[str, Values]:
-        """The fields of the scenarios that differ."""
-        return self._differing([{**dict(_flat(_fields(run))), **dict(_hardware_and_model(run))} for run in self.runs.values()])
+        """The fields of the scenarios that differ; of one that a scenario may leave open, what it then stands for."""
+        given = [{**dict(_flat(_fields(run))), **dict(_hardware_and_model(run))} for run in self.runs.values()]
+        resolved = self._differing([{**fields, **_resolved(run)} for fields, run in zip(given, self.runs.values(), strict=True)])
+        return {name: resolved[name] for name in self._differing(given) if name in resolved}
 
     @cached_property
     def scenario_in_words(self) -> dict[str, Values]:
@@ -101,6 +104,16 @@ def _fields(run: Run) -> dict[str, Any]:
     record["plan"] |= {name: asdict(value) for name, value in full.items()}
     record["job"]["optimizer"] = asdict(run.scenario.job.full_optimizer)
     return record
+
+
+def _resolved(run: Run) -> dict[str, Any]:
+    """The values of the fields of a plan that may be left open."""
+    plan = run.scenario.plan
+    return {
+        "plan.dp": derived.data_parallel_degree(run.scenario),
+        "plan.etp": plan.tensor_parallel_of_experts,
+        "plan.sequence_parallel": plan.uses_sequence_parallel,
+    }
 
 
 def _hardware_and_model(run: Run) -> Iterator[tuple[str, Any]]:

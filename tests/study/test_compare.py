@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -124,3 +125,17 @@ def test_what_is_not_listed_is_counted(tmp_path: Path) -> None:
     left_out = sum(int(number) for number in re.findall(r"(\d+) (?:result|operator)s?", said.partition("Not listed: ")[2]))
     assert left_out == len(record["result"]) - len(listed) > 0
     assert max(map(len, said.splitlines())) <= 120
+
+
+def test_a_field_that_states_its_default_is_no_difference() -> None:
+    base: dict[str, Any] = {
+        "model": "llama3-8b",
+        "cluster": {"name": "dgx-h100", "nodes": 1},
+        "plan": {"tp": 2, "pp": 4},
+        "job": {"sequence_length": 1024, "global_batch": 8},
+    }
+    stated = {**base["plan"], "dp": 1, "etp": 2, "sequence_parallel": True}
+    fewer = {**base["plan"], "pp": 2, "dp": 2}
+    open_, said, other = (sim.scenario({**base, "plan": plan}).simulate() for plan in (base["plan"], stated, fewer))  # type: ignore[union-attr]
+    assert sim.compare({"open": open_, "said": said}).scenario == {}
+    assert sim.compare({"open": open_, "other": other}).scenario == {"plan.pp": (4, 2), "plan.dp": (1, 2)}
