@@ -26,6 +26,12 @@ def data_parallel_degree(scenario: Scenario) -> int:
     return plan.dp or max(1, scenario.cluster.gpus // (plan.tp * plan.pp * plan.cp))
 
 
+def has_whole_degrees(scenario: Scenario) -> bool:
+    """Whether the GPUs divide by the other degrees where the plan leaves dp open. Else there is no data-parallel degree."""
+    plan = scenario.plan
+    return bool(plan.dp) or not scenario.cluster.gpus % (plan.tp * plan.pp * plan.cp)
+
+
 def replicas(scenario: Scenario) -> int:
     """Number of ranks that hold the same parameters: the context-parallel ranks of every data-parallel replica."""
     return data_parallel_degree(scenario) * scenario.plan.cp
@@ -68,8 +74,8 @@ def with_microbatches(scenario: Scenario, number: int) -> Scenario:
 
 
 def with_usual_plan(scenario: Scenario) -> Scenario:
-    """The scenario, with sharding and recomputation as its framework chooses them where its plan leaves them open, with the number
-    format of gradients that the framework chooses for the job, and with groups for hsdp.
+    """The scenario, with sharding and recomputation as its framework chooses them where its plan leaves them open, with groups of
+    hsdp, and with the number format of gradients that the framework chooses for the job.
     """
     plan, framework = scenario.plan, scenario.framework
     usual, gradients = framework.plan, framework.gradients_of(scenario.job)

@@ -13,7 +13,7 @@ from ..lowering.routing import layers_with_experts
 from ..plan.plan import Moe
 from ..workload.architecture import nearest_divisor
 from . import catalog, token_shares
-from .derived import data_parallel_degree, neighbours, nodes_of_groups, replicas
+from .derived import data_parallel_degree, has_whole_degrees, neighbours, nodes_of_groups, replicas
 from .scenario import Scenario
 
 Found = Iterator[Contradiction]
@@ -32,7 +32,7 @@ def faults_of_experts(scenario: Scenario) -> Found:
     if model.experts % plan.ep:
         near = nearest_divisor(model.experts, plan.ep)
         yield "plan.ep", f"{model.experts} experts of {model.name} do not divide by ep {plan.ep}", f"ep: {near}"
-    elif ranks % fixed:
+    elif has_whole_degrees(scenario) and ranks % fixed:
         near = nearest_divisor(ranks // gcd(ranks, etp), plan.ep)
         yield "plan.ep", f"{ranks} GPUs of a pipeline rank do not divide by ep x etp = {fixed}", f"ep: {near}"
     if model.expert_ffn_hidden % etp:

@@ -27,6 +27,7 @@ from . import catalog, user_code
 from .derived import (
     cluster_of,
     data_parallel_degree,
+    has_whole_degrees,
     mesh_of,
     microbatches,
     parts_of_heads,
@@ -148,7 +149,7 @@ def _batch(scenario: Scenario) -> Found:
     job, model, gpu = scenario.job, scenario.model, scenario.cluster.gpu
     dp = data_parallel_degree(scenario)
     near = " or ".join(map(str, _multiples(job.global_batch, dp * job.microbatch_size)))
-    if job.global_batch % (dp * job.microbatch_size):
+    if has_whole_degrees(scenario) and job.global_batch % (dp * job.microbatch_size):
         message = f"{job.global_batch} does not divide by dp {dp} x microbatch_size {job.microbatch_size}"
         yield "job.global_batch", message, f"global_batch: {near}"
     if microbatches(scenario) * model.layers > MOST_LAYER_SLOTS:

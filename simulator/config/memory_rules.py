@@ -8,7 +8,7 @@ from ..errors import did_you_mean, shown
 from ..fields import Contradiction
 from ..plan.plan import Sharding
 from ..plan.recomputation import Recompute
-from .derived import data_parallel_degree, data_parallel_ranks_in_node
+from .derived import data_parallel_degree, data_parallel_ranks_in_node, has_whole_degrees
 from .scenario import Scenario
 
 Found = Iterator[Contradiction]
@@ -17,7 +17,7 @@ Found = Iterator[Contradiction]
 def faults_of_sharding(scenario: Scenario) -> Found:
     """Faults of the groups that divide the state of the model."""
     plan, sharding, dp = scenario.plan, scenario.plan.full_sharding, data_parallel_degree(scenario)
-    if sharding.group and dp % sharding.group:
+    if sharding.group and has_whole_degrees(scenario) and dp % sharding.group:
         near = next(n for n in range(min(sharding.group, dp), 0, -1) if dp % n == 0)
         yield "plan.sharding.group", f"dp {dp} does not divide into groups of {sharding.group}", f"group: {near}"
     if sharding.kind == "hsdp" and sharding.group is None and (in_node := data_parallel_ranks_in_node(scenario)):

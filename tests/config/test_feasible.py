@@ -122,3 +122,13 @@ def test_a_model_that_was_changed_in_python_is_checked_too(change: dict[str, obj
     model = replace(sim.model("qwen2.5-0.5b"), **change)
     with pytest.raises(UserError, match=f"model.{said}"):
         sim.simulate(model, sim.cluster("dgx-h100", nodes=1), sim.Plan(), sim.Job(global_batch=8))
+
+
+@pytest.mark.parametrize("more", [{}, {"experts": 6, "experts_per_token": 2, "expert_ffn_hidden": 96}])
+def test_degrees_that_do_not_divide_the_gpus_are_one_fault(more: dict[str, int]) -> None:
+    """There is no data-parallel degree then, by which a batch, a group or experts could divide or not."""
+    model = sim.model({"layers": 6, "hidden": 384, "heads": 6, "ffn_hidden": 96, "vocab": 1000, **more})
+    plan = sim.Plan(tp=3, ep=2 if more else 1, sharding=sim.Sharding("fsdp", group=2))
+    scenario = Scenario(model, sim.cluster("dgx-h100", nodes=2), plan, sim.Job(sequence_length=24, global_batch=32))
+    assert list(faults(scenario)) == ["plan"]
+    assert "job.global_batch" in faults(replace(scenario, plan=replace(plan, tp=2, pp=2, dp=3)))
