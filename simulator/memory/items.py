@@ -71,6 +71,8 @@ class Terms:
     optimizer: Optimizer = field(default_factory=Optimizer)
     frozen_parameter_bytes: int = 2
     """Bytes of a parameter that does not learn."""
+    in_buckets: tuple[bool, bool] = (False, False)
+    """Whether buckets hold gradients a second time: of the parameters outside of experts, and of experts."""
 
 
 def static_items(ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
@@ -89,6 +91,8 @@ def static_items(ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
         yield _per_parameter(Holding.GRADIENTS, f"gradients{of}", terms.gradient_bytes, parameters, ranks)
         if terms.overhead.whole_gradients and terms.gradient_bytes > terms.element_bytes:
             yield _per_parameter(Holding.GRADIENTS, f"gradients of a microbatch{of}", terms.element_bytes, parameters, ranks)
+    in_buckets = sum(op.parameters for op in learning if terms.in_buckets[op.expert])
+    yield _per_parameter(Holding.GRADIENTS, "gradient buckets of DDP", terms.gradient_bytes, in_buckets, 1)
     yield from _optimizer_items(learning, terms)
     context = f"{show_bytes(terms.overhead.context_bytes)}, and {show_bytes(terms.reserved_bytes)} that the driver keeps"
     yield Item(Holding.CONTEXT, "CUDA and driver", context, ceil(terms.overhead.context_bytes + terms.reserved_bytes))

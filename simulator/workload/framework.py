@@ -185,6 +185,12 @@ class MemoryOverhead(Declared):
         bool, "whether gradients of a whole stage are copied at once, and reduced in the dtype of training, as in DeepSpeed"
     ] = False
 
+    gradient_buckets: Annotated[
+        bool,
+        "whether without sharding several replicas hold all gradients a second time, in the buckets that they reduce, as in DDP "
+        "of PyTorch with gradient_as_bucket_view=False",
+    ] = False
+
     def bytes_of_logit(self, tp: int) -> int:
         """Bytes per logit at the peak of the loss, for a vocabulary that `tp` ranks divide."""
         return self.tp_logit_bytes if tp > 1 and self.tp_logit_bytes else self.logit_bytes

@@ -268,6 +268,7 @@ CASES: dict[str, Case] = {
     "framework.memory.tp_logit_bytes": Case(20),
     "framework.memory.stage_results": Case(True),
     "framework.memory.whole_gradients": Case(True),
+    "framework.memory.gradient_buckets": Case(True),
     "fidelity.collectives": Case("closed"),
     "fidelity.overlap": Case("free"),
     "fidelity.granularity": Case("layer"),

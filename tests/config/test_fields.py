@@ -232,6 +232,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "tp_logit_bytes": (software(), 20),
         "stage_results": (software(), True),
         "whole_gradients": (software(), True),
+        "gradient_buckets": (software(), True),
     },
     Fusion: {
         "norm": (software(), False),

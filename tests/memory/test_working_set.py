@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import simulator as sim
+from simulator.config import catalog
 from simulator.kernels import Part
 from simulator.memory.account import RankMemory
 from simulator.program.holdings import Holding
@@ -125,6 +127,51 @@ def test_t11_10_gradients_that_are_copied_as_a_whole() -> None:
     (rank,) = memory(of(plan, sequence=8, dtype="fp16", gradients="fp16", memory=whole))
     assert rank.parameters_bytes + rank.gradients_bytes == 4 * count
     assert item(rank, GRADIENTS) == 1_000_000_000 + 6 * -(-count // 4) - tensors
+
+
+BUCKETS = "gradient buckets of DDP"
+
+
+@pytest.mark.parametrize(
+    ("plan", "buckets"),
+    [({"dp": 4}, 1), ({"dp": 1}, 0), ({"dp": 1, "cp": 4}, 1), ({"dp": 2, "tp": 2}, 0.5), ({"dp": 4, "sharding": "zero1"}, 0),
+     ({"dp": 4, "sharding": "fsdp"}, 0)],
+)  # fmt: skip
+@pytest.mark.parametrize(("gradients", "each_bytes"), [("fp32", 4), ("bf16", 2)])
+def test_t11_11_replicas_hold_gradients_in_buckets_too(plan: Any, buckets: float, gradients: Any, each_bytes: int) -> None:
+    """DDP of PyTorch, unless gradients are views of its buckets; norms are whole on tensor-parallel ranks."""
+    plain, chosen = (
+        memory(of(sim.Plan(**plan), gradients=gradients, memory=MemoryOverhead(gradient_buckets=held)))[0]
+        for held in (False, True)
+    )
+    count = small_model(layers=2).parameters
+    assert item(plain, BUCKETS) == 0
+    assert item(chosen, BUCKETS) == pytest.approx(each_bytes * count * buckets, rel=0.01)
+    assert chosen.total_bytes - plain.total_bytes == item(chosen, BUCKETS)
+    if buckets:
+        assert item(chosen, BUCKETS) == item(chosen, "gradients")
+        (one,) = (each for each in chosen.items if each.what == BUCKETS)
+        assert one.kind is Holding.GRADIENTS
+        assert one.formula.startswith(f"{each_bytes} bytes x ")
+
+
+def test_t11_11_buckets_have_what_is_reduced_and_learns() -> None:
+    """Not experts that one rank holds alone, nor frozen layers."""
+    experts, buckets = small_model(layers=2, experts=4, experts_per_token=1), MemoryOverhead(gradient_buckets=True)
+    (alone,), (copied,) = (memory(of(sim.Plan(dp=4, ep=ep), model=experts, memory=buckets)) for ep in (4, 1))
+    assert (
+        item(alone, BUCKETS)
+        == item(alone, "gradients") - 4 * sum(times * op.parameters for times, op in experts.operators if op.expert) // 4
+    )
+    assert item(copied, BUCKETS) == item(copied, "gradients")
+    frozen = of(memory=buckets)
+    (rank,) = memory(replace(frozen, job=replace(frozen.job, frozen_layers=1)))
+    assert 0 < item(rank, BUCKETS) == item(rank, "gradients") < item(memory(frozen)[0], BUCKETS)
+
+
+def test_t11_11_which_frameworks_run_ddp_of_pytorch() -> None:
+    running = {name for name in catalog.files("frameworks") if sim.framework(name).memory.gradient_buckets}
+    assert {name.rpartition("-")[0] for name in running} == {"pytorch", "pytorch-bf16", "torchtitan", "llm-foundry"}
 
 
 def test_t11_1_between_input_and_weight_gradients_a_layer_of_a_gpt_holds_32_sbh() -> None:
