@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from .. import escape
-from ..errors import OutsideDomain, shown
+from ..errors import OutsideDomain, UserError, shown
 from ..files import check_folder
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ MOST_IN_RANGE = 4096
 """The longest range of ranks that is read; a picture shows fewer."""
 LONGEST = 2**40
 """The longest duration without a unit."""
+OUTPUTS = f"{__name__}.outputs"
+"""Where a command keeps the files that it writes, with the option that names each."""
 REFRESH_S, NEARLY = 0.2, 0.99
 PATIENCE_S = 1.0
 """Work that takes longer shows a progress bar."""
@@ -61,8 +63,10 @@ def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def _echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Prints escaped text in the encoding of the stream itself; click would replace ASCII with another."""
-    click.echo(text, file=sys.stderr if err else sys.stdout, nl=nl)
+    """Prints escaped text in the encoding of the stream itself; click would replace ASCII with another. Styles are for terminals
+    that have them and users that want them."""
+    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    click.echo(text, file=sys.stderr if err else sys.stdout, nl=nl, color=False if plain else None)
 
 
 def print_json(record: Any) -> None:
@@ -89,7 +93,11 @@ def _folded(text: str, width: int, *, long_words: bool = False, indent: str = ""
 
 
 def page_columns() -> int:
-    """Width of a page in characters: that of the terminal that is printed on, or `COLUMNS`."""
+    """Width of a page in characters: what the variable COLUMNS of the environment says, else that of the terminal that is printed
+    on, else 120; at least 60."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked):
+        return max(NARROWEST, int(asked))
     try:
         columns = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
     except OSError:  # a stream without a file behind it
@@ -282,7 +290,8 @@ class Positive(click.types.FloatParamType):
 
 
 def checked_path(suffixes: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """A callback that refuses, before any work is done, a file whose ending or folder is not one that can be written."""
+    """A callback that refuses, before any work is done, a file whose ending or folder is not one that can be written, and one
+    that another option of the same command writes."""
 
     def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         if value is None:
@@ -290,6 +299,10 @@ def checked_path(suffixes: tuple[str, ...]) -> Callable[[click.Context, click.Pa
         if not value.lower().endswith(suffixes):
             raise click.BadParameter(f"{value!r} should end in {', '.join(suffixes)}", ctx=ctx, param=param)
         check_folder(value)
+        option, outputs = param.opts[0], ctx.meta.setdefault(OUTPUTS, {})
+        other = outputs.setdefault(os.path.realpath(value), option)
+        if other != option:
+            raise UserError(f"{option} {shown(value)}: {other} writes this file", hint="name another file")
         return value
 
     return check

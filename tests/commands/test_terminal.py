@@ -33,8 +33,8 @@ NUMBER = re.compile(r"(?<![\w.])\d[\d,.]*\d|(?<![\w.,])\d")
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def on_terminal(columns: int, words: list[str]) -> str:
-    """What a command prints on a terminal of so many columns, without styles."""
+def on_terminal(columns: int, words: list[str], *, styled: bool = False) -> str:
+    """What a command prints on a terminal of so many columns, with or without styles."""
     host, device = pty.openpty()
     fcntl.ioctl(device, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     parts: list[bytes] = []
@@ -52,7 +52,8 @@ def on_terminal(columns: int, words: list[str]) -> str:
         assert run(words) == 0
     reader.join()
     os.close(host)
-    return STYLE.sub("", b"".join(parts).decode()).replace("\r\n", "\n")
+    text = b"".join(parts).decode().replace("\r\n", "\n")
+    return text if styled else STYLE.sub("", text)
 
 
 def numbers(text: str) -> Counter[str]:

@@ -1,0 +1,57 @@
+"""Options that several commands share: files to write, the width of a page, styles, and names in any case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ..commandline import SMALL, trainsim
+from .test_terminal import STYLE, on_terminal
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    """The file of a small scenario."""
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "first", "second", "ending"),
+    [
+        ("run SCENARIO --what-if plan.tp=4", "--gantt", "--tornado", "png"),
+        ("explain SCENARIO --what-if plan.tp=4", "--waterfall", "--tornado", "svg"),
+    ],
+)
+def test_two_outputs_with_one_name_are_refused_before_any_work(
+    scenario: Path, command: str, first: str, second: str, ending: str
+) -> None:
+    words = [str(scenario) if word == "SCENARIO" else word for word in command.split()]
+    file = scenario.parent / f"same.{ending}"
+    (scenario.parent / "other").mkdir()
+    said = trainsim(*words, first, file, second, scenario.parent / "other" / ".." / f"same.{ending}")
+    assert (said.code, said.out) == (2, "")
+    assert second in said.err
+    assert f"{first} writes this file" in said.err
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_a_terminal_that_wants_no_styles_gets_none(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert STYLE.search(on_terminal(100, ["catalog", "shapes"], styled=True))
+    monkeypatch.setenv(name, value)
+    assert not STYLE.search(on_terminal(100, ["catalog", "shapes"], styled=True))
+
+
+def test_the_environment_says_how_wide_a_page_is(monkeypatch: pytest.MonkeyPatch, scenario: Path) -> None:
+    def widest() -> int:
+        return max(map(len, trainsim("run", scenario).out.splitlines()))
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert widest() > 80
+    monkeypatch.setenv("COLUMNS", "80")
+    assert widest() <= 80
