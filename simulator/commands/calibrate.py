@@ -63,7 +63,9 @@ def links(
 @click.option(
     "--out", metavar="DIR", help="Folder of the results.  [default: results/calibration/GPU-DATE, the newest if it is incomplete]"
 )
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="cpu works without a GPU.")
+@click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"], case_sensitive=False), default="auto", help="cpu works without a GPU."
+)
 @json_option
 def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | None, device: str, as_json: bool) -> None:
     """Time kernels with CUDA events and fit kernel models to them.
@@ -121,7 +123,9 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
 @click.option("--loads", "names", help="Run these loads only, such as gemm,attention_fwd,layer,step.  [default: all]")
 @click.option("--seconds", default="3 s", show_default=True, help="Time of each load.")
 @click.option("--out", metavar="DIR", help="Folder of the results.  [default: results/calibration/GPU-DATE]")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="cpu works without a GPU.")
+@click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"], case_sensitive=False), default="auto", help="cpu works without a GPU."
+)
 @json_option
 def power(names: str | None, seconds: str, out: str | None, device: str, as_json: bool) -> None:
     """Run GEMMs, attention, memory-bound operators, a layer and training steps for seconds each, and watch clock and power.

@@ -61,7 +61,7 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
     `trainsim catalog defaults` lists the fields that a scenario may omit, with their default values: those of the plan, the job,
     the fidelity, the framework and an inline cluster. A named framework or cluster sets most of its fields itself.
     """
-    kinds = [*catalog.DATA, *catalog.CODE]
+    kinds, typed, kind = [*catalog.DATA, *catalog.CODE], kind, kind and kind.lower()
     if schema:
         from ..config.scenario import json_schema
 
@@ -72,7 +72,7 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
         names = {k: list(_about(k)) for k in kinds}
         print_json(names) if as_json else print_pairs((k, ", ".join(found)) for k, found in names.items())
     elif kind not in kinds:
-        raise UserError(f"no kind {kind!r}", hint=did_you_mean(kind, [*kinds, "defaults"]))
+        raise UserError(f"no kind {typed!r}", hint=did_you_mean(kind, [*kinds, "defaults"]))
     elif kind == "gpus":
         _print_gpus(as_json)
     else:

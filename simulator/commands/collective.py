@@ -51,7 +51,13 @@ class Size(click.types.IntParamType):
 @click.option("-f", "factor", type=Count(2, 1024), default=2, show_default=True, help="Factor from one size to the next.")
 @click.option("--algorithm", default="auto", show_default=True, help="One that `trainsim catalog collectives` lists, or auto.")
 @click.option("--library", default="nccl", show_default=True, help="Whose choice auto is: nccl, nccl-plain, trtllm or vllm.")
-@click.option("--fidelity", type=click.Choice(FIDELITIES), default="fluid", show_default=True, help="How links are shared.")
+@click.option(
+    "--fidelity",
+    type=click.Choice(FIDELITIES, case_sensitive=False),
+    default="fluid",
+    show_default=True,
+    help="How links are shared.",
+)
 @click.option("--pieces", type=Count(1, 2**20), help="Into how many a pipelined algorithm cuts a payload.  [default: no end]")
 @click.option("--matrix", type=click.Path(path_type=Path), help="A CSV of bytes, for an uneven alltoall in place of sizes.")
 @trust_option

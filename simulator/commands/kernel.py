@@ -29,7 +29,7 @@ POWER_HELP = "burst: in a short loop of launches, as tables time kernels; sustai
 @click.option("--top-k", type=Count(1, MOST_SIZE), help="To how many of the experts of moe_ffn a token goes.")
 @click.option("--library", default="", help="Whose kernels: fa1, fa2, fa3, cudnn, unfused, trtllm ...  [default: the usual]")
 @click.option("--eager", is_flag=True, help="Memory-bound operators as an eager framework runs them, unfused.")
-@click.option("--power", type=click.Choice(POWERS), default="burst", show_default=True, help=POWER_HELP)
+@click.option("--power", type=click.Choice(POWERS, case_sensitive=False), default="burst", show_default=True, help=POWER_HELP)
 @click.option("--profile", default="", help="What `trainsim calibrate fit` wrote for this GPU.")
 @click.option("--site-scalar", type=Positive(MOST_SCALAR), help="How much longer every kernel takes on this machine.")
 @json_option

@@ -54,7 +54,7 @@ STEPS_HELP = "Simulate this number of steps from time zero and report their mean
 
 @click.command("run", short_help="Simulate a training step.")
 @scenario_argument
-@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help=ENGINE_HELP)
+@click.option("--engine", type=click.Choice(ENGINES, case_sensitive=False), default="auto", show_default=True, help=ENGINE_HELP)
 @click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate ranks that behave alike too.")
 @click.option("--steps", type=Count(1, MOST_STEPS), help=STEPS_HELP)
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")

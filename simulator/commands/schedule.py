@@ -61,9 +61,12 @@ class Durations(click.types.FloatParamType):
 @click.option("--FB", "pair", type=Duration(), help="Duration of an overlapped pair of slots.  [default: F + B]")
 @click.option("--comm", type=Duration(), default=0.0, help="Latency of a transfer between ranks.")
 @click.option(
-    "--objective", type=click.Choice(["makespan", "span"]), default="makespan", help="The time that a search minimises."
+    "--objective",
+    type=click.Choice(["makespan", "span"], case_sensitive=False),
+    default="makespan",
+    help="The time that a search minimises.",
 )
-@click.option("--memory-count", type=click.Choice(["fw", "half"]), default="half", help=MEMORY_COUNT_HELP)
+@click.option("--memory-count", type=click.Choice(["fw", "half"], case_sensitive=False), default="half", help=MEMORY_COUNT_HELP)
 @click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, help="Seconds for a search.")
 @click.option("--csv", "csv_file", metavar="FILE.csv", callback=checked_path((".csv",)), help="Write the table for PyTorch.")
 @picture_option("--plot", "plot_file", help="Draw the schedule.")

@@ -55,3 +55,23 @@ def test_the_environment_says_how_wide_a_page_is(monkeypatch: pytest.MonkeyPatch
     assert widest() > 80
     monkeypatch.setenv("COLUMNS", "80")
     assert widest() <= 80
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "catalog Models",
+        "run SCENARIO --engine DES",
+        "collective all_reduce --cluster dgx-h100 -b 1M -e 1M --fidelity Closed",
+        "kernel gemm --gpu h100 --dtype bf16 -m 128 -n 128 -k 128 --power Burst",
+        "schedule 1f1b --ranks 2 --microbatches 4 --objective SPAN --memory-count Half",
+    ],
+)
+def test_words_of_options_take_any_case(scenario: Path, command: str) -> None:
+    words = [str(scenario) if word == "SCENARIO" else word for word in command.split()]
+    typed, lower = trainsim(*words), trainsim(*(word if "/" in word or word == "1M" else word.lower() for word in words))
+    assert typed.code == 0, typed.err
+    assert [line for line in typed.out.splitlines() if not line.startswith("took")] == [
+        line for line in lower.out.splitlines() if not line.startswith("took")
+    ]
+    assert "no kind 'Nope'" in trainsim("catalog", "Nope").err
