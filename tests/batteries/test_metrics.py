@@ -43,7 +43,7 @@ def observation_of(durations_ns: list[int]) -> Observation:
     folded = fold(skeleton)
     op = Compute(name="product", streams=(COMPUTE,), kernel=Gemm(8, 8, 8, 2))
     labels = Labels(
-        (Step("F", "F", 0, 0),), (op,), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), (COMPUTE,), ("",),
+        (Step("F", "F", 0, 0, iteration=0),), (op,), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), (COMPUTE,), ("",),
         (Stage(0, 0, 0, 0, 1, True, True),),
     )  # fmt: skip
     timeline = Timeline(des.simulate(folded.graph), folded)
@@ -54,7 +54,7 @@ def scaled(seen: Observation, factor: int) -> Observation:
     once = seen.timeline.times
     times = Times(once.start_ns * factor, once.end_ns * factor, once.arrival_ns * factor)
     window = replace(seen.window, begin_ns=seen.window.begin_ns * factor, end_ns=seen.window.end_ns * factor)
-    return replace(seen, timeline=replace(seen.timeline, times=times), window=window)
+    return replace(seen, timeline=Timeline(times, seen.timeline.expansion), window=window)
 
 
 def numbers(value: Any) -> Iterator[float]:
