@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from . import __version__, escape
+from .commands._show import on_stderr
 from .errors import Infeasible, InvariantBroken, OutputFailed, OutsideDomain, SimulatorError, UserError, cut, did_you_mean, shown
 from .files import OUT_OF_ROOM, nowhere
 
@@ -69,7 +70,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
     if received and code == 0:  # code that Python calls on its way may swallow what the handler raised
-        print("stopped too late: what there is to write was written", file=sys.stderr)
+        on_stderr("stopped too late: what there is to write was written")
         code = INTERRUPTED if received[0] == signal.SIGINT else TERMINATED
     gc.freeze()  # and all of them end with the process: looking through them once more takes a while
     if code == INTERRUPTED:  # of an interrupt within `exec`, as while a dataclass is made, `python -m` would die once more
@@ -167,7 +168,7 @@ def _say(error: SimulatorError, as_json: bool) -> int:
         except OSError:
             _discard_stdout()
     if isinstance(error, _Stopped):
-        print(error, file=sys.stderr)
+        on_stderr(str(error))
         return error.exit_code
     kind = "cannot run" if isinstance(error, Infeasible) else "bug" if isinstance(error, InvariantBroken) else "error"
     faults = len(getattr(error, "faults", ()))
@@ -180,7 +181,7 @@ def _say(error: SimulatorError, as_json: bool) -> int:
 
         Console(stderr=True).print(Panel(Text(text), title=kind, title_align="left", border_style="red"))
     else:
-        print(f"{kind}: {faults} faults\n{text}" if faults > 1 else f"{kind}: {text}", file=sys.stderr)
+        on_stderr(f"{kind}: {faults} faults\n{text}" if faults > 1 else f"{kind}: {text}")
     return error.exit_code
 
 

@@ -19,7 +19,7 @@ import click
 
 from .. import escape
 from ..errors import OutsideDomain, UserError, shown
-from ..files import check_folder
+from ..files import check_folder, nowhere
 
 if TYPE_CHECKING:
     from ..simulation.estimated_effort import Effort, Expect
@@ -66,7 +66,19 @@ def _echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Prints escaped text in the encoding of the stream itself; click would replace ASCII with another. Styles are for terminals
     that have them and users that want them."""
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    click.echo(text, file=sys.stderr if err else sys.stdout, nl=nl, color=False if plain else None)
+    color = False if plain else None
+    if err:
+        on_stderr(text, lambda line: click.echo(line, file=sys.stderr, nl=nl, color=color))
+    else:
+        click.echo(text, file=sys.stdout, nl=nl, color=color)
+
+
+def on_stderr(text: str, write: Callable[[str], None] = lambda text: print(text, file=sys.stderr)) -> None:
+    """Writes a message. Where stderr cannot be written, messages go nowhere: the exit code still says how the program ended."""
+    try:
+        write(text)
+    except OSError:
+        sys.stderr = nowhere()
 
 
 def print_json(record: Any) -> None:

@@ -140,3 +140,14 @@ def test_a_reader_that_takes_the_first_line_is_no_error(folder: Path) -> None:
     command = f"{sys.executable} -m simulator catalog models --json | head -c 10"
     done = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, text=True, check=False, env={**os.environ})
     assert (done.stdout, done.stderr) == ('[{"name": ', "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_where_stderr_cannot_be_written_the_exit_code_still_says_that_the_input_is_bad(tmp_path: Path, more: list[str]) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [*PROGRAM, "run", "nope.yaml", *more], stdout=subprocess.PIPE, stderr=full, cwd=tmp_path, check=False
+        )
+    assert done.returncode == 2
+    assert bool(done.stdout) == bool(more)
