@@ -29,7 +29,13 @@ OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 MOST_NAMED = 240
 """Most characters of a path in a message: the last characters, which are more specific than the first."""
 Hint = str | Callable[[Path], str]
-"""The hint for an unreadable file. A function is called only if the hint is needed."""
+"""The hint for an unreadable file. A function, which may look for files of similar names, is called only for a missing file."""
+HINTS_OF_ERRORS = {
+    errno.EISDIR: "name a file in that folder",
+    errno.EACCES: "`chmod u+r` lets its owner read it, `chmod u+x` enter its folder",
+    errno.ELOOP: "the link leads back to itself: name the file itself",
+}
+"""Hints for files that exist and cannot be read."""
 
 
 def read_bounded(path: str | Path, most_bytes: int, what: str, hint: Hint = "") -> bytes:
@@ -44,10 +50,19 @@ def read_bounded(path: str | Path, most_bytes: int, what: str, hint: Hint = "") 
     except (OSError, ValueError) as error:
         missing, why = isinstance(error, FileNotFoundError), getattr(error, "strerror", None) or error
         message = f"no file {named(path)}" if missing else f"cannot read {named(path)}: {why}"
-        raise UserError(message, hint=hint if isinstance(hint, str) else hint(path)) from None
+        raise UserError(message, hint=_hint(path, error, hint)) from None
     if len(raw) > most_bytes:
         raise _too_large(path, most_bytes, what)
     return raw
+
+
+def _hint(path: Path, error: OSError | ValueError, hint: Hint) -> str:
+    """The hint for a file that could not be read: the given one, or for a file that exists one for the error."""
+    if isinstance(hint, str):
+        return hint
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)) or not isinstance(error, OSError):
+        return hint(path)
+    return HINTS_OF_ERRORS.get(error.errno or 0, "")
 
 
 def read_unzipped(path: str | Path, most_bytes: int, what: str) -> bytes:

@@ -207,7 +207,7 @@ def read(path: Path) -> Document:
 
 
 def _neighbour(path: Path) -> str:
-    """The hint for a missing or unreadable file: a similar name, or the files in the same folder."""
+    """The hint for a missing file: a similar name, or the files in the same folder."""
     try:
         beside = {p.stem: p for p in sorted(path.parent.iterdir()) if p.suffix in (".yaml", ".yml") and p.is_file() and p != path}
     except (OSError, ValueError):

@@ -76,7 +76,7 @@ def _extended(document: Document, seen: tuple[Path, ...]) -> Document:
         return document
     base, mark = document.at(("extends",)), document.mark(("extends",))
     with placed(document.where(("extends",))):
-        if not isinstance(base, str):
+        if not isinstance(base, str) or not base.strip():
             raise UserError(f"extends: {shown(base)} is no file and no name", hint="extends: base.yaml")
         path = beside(base, mark)
         file = Path(path) if catalog.is_path(base) or catalog.is_file(path) else catalog.find("scenarios", base)

@@ -68,7 +68,7 @@ def resolved(document: Document, part: Named) -> Document:
     value = document.at(place)
     inner = value if isinstance(value, dict) else {}
     name, at = (inner.get("name"), (*place, "name")) if inner else (value, place)
-    if "name" in inner and not isinstance(name, str):
+    if ("name" in inner and not isinstance(name, str)) or (isinstance(name, str) and not name.strip()):
         message = f"{dotted(at)} should be a name or a path, not {shown(name)}"
         raise UserError(message, where=document.where(at), hint=f"`trainsim catalog {kind}` lists them")
     if not isinstance(name, str):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from errno import EACCES
+from os import strerror
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import simulator as sim
+from simulator.config.document import read
+from simulator.errors import UserError
 
 from ..commandline import SMALL, trainsim
 
@@ -108,6 +112,34 @@ def test_what_cannot_be_read_is_not_what_was_meant(folder: Path) -> None:
         assert (said.code, why in said.err, "did you mean" in said.err) == (2, True, False)
         told = trainsim("kernel", "gemm", "--gpu", "h100", "-m", 1, "-n", 1, "-k", 1, "--profile", name).err
         assert f"cannot read '{name}': {why}" in told
+
+
+def test_a_file_that_may_not_be_read_is_not_taken_for_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "secret.yaml").write_text("layers: 1")
+    (folder / "secre.yaml").write_text("layers: 1")
+
+    def refused(path: Path, flags: int) -> int:
+        raise PermissionError(EACCES, strerror(EACCES), str(path))
+
+    monkeypatch.setattr("simulator.files.os.open", refused)
+    with pytest.raises(UserError, match=r"cannot read 'secret\.yaml': Permission denied") as raised:
+        read(Path("secret.yaml"))
+    assert raised.value.hint == "`chmod u+r` lets its owner read it, `chmod u+x` enter its folder"
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"no file .*secrets\.yaml'") as raised:
+        read(folder / "secrets.yaml")
+    assert "did you mean" in raised.value.hint
+
+
+@pytest.mark.parametrize("field", ["model", "cluster", "framework", "cluster.gpu"])
+def test_an_empty_name_is_the_value_of_its_field(field: str, folder: Path) -> None:
+    told = trainsim(*RUN, f'{field}=""').err
+    assert f"{field} should be a name or a path, not ''" in told
+    assert "trainsim catalog " in told
+    (folder / "x.yaml").write_text("extends: ''\nmodel: ''\n")
+    assert "x.yaml:1:1: extends: '' is no file and no name" in trainsim("run", "x.yaml").err
+    (folder / "x.yaml").write_text("model: ''\ncluster: dgx-h100\n")
+    assert "x.yaml:1:1: model should be a name or a path, not ''" in trainsim("run", "x.yaml").err
 
 
 def test_a_name_in_a_file_is_the_name_shown(folder: Path) -> None:
