@@ -257,19 +257,21 @@ def _uncontended_ns(timeline: Timeline, which: int) -> Array:
 
 def _mean_s(result: Result, lasting_ns: Callable[[Timeline, int], Array]) -> dict[Payload, float]:
     """The mean time of each collective over the measured steps, from the times of the rows of every class of ranks."""
-    timeline, found = result.simulated.timeline, defaultdict[Payload, list[int]](lambda: [0, 0])
+    timeline, labels = result.simulated.timeline, result.simulated.bound.labels
+    most = max(len(of.ops) for of in labels)
+    sums = {id(of.ops): (of.ops, np.zeros((2, most))) for of in labels}
     for which, program in enumerate(timeline.skeleton.program.tolist()):
-        labels = result.simulated.bound.labels[program]
-        rows = np.flatnonzero(timeline.skeleton.templates[program].whole.slot >= 0)
+        of, rows = labels[program], np.flatnonzero(timeline.skeleton.templates[program].whole.slot >= 0)
         calls = result.observed.calls(which)[rows] * int(timeline.multiplicity[which])
-        total_ns, total = np.zeros((2, len(labels.ops)), dtype=np.int64)
-        np.add.at(total_ns, labels.op[rows], calls * lasting_ns(timeline, which)[rows])
-        np.add.at(total, labels.op[rows], calls)
-        for op in np.flatnonzero(total).tolist():
-            for payload in _payloads_of(labels.ops[op]):
+        for total, each in zip(sums[id(of.ops)][1], (lasting_ns(timeline, which)[rows], 1), strict=True):
+            total += np.bincount(of.op[rows], calls * each, most)
+    found = defaultdict[Payload, list[int]](lambda: [0, 0])
+    for ops, (total_ns, times) in sums.values():
+        for op in np.flatnonzero(times).tolist():
+            for payload in _payloads_of(ops[op]):
                 found[payload][0] += int(total_ns[op])
-                found[payload][1] += int(total[op])
-    return {payload: seconds_of(total_ns / times) for payload, (total_ns, times) in found.items() if times}
+                found[payload][1] += int(times[op])
+    return {payload: seconds_of(total_ns / times) for payload, (total_ns, times) in found.items()}
 
 
 def _payloads(body: Body) -> Iterator[Payload]:
