@@ -4,8 +4,8 @@ Each rank has one stage and runs F, I and W of every microbatch. A rank holds at
 counted as `shape.goal.memory_count` says. The `shape.goal.objective` is minimised for `shape.durations`. Every kind runs in the
 order of the microbatches, which excludes no better order (`_job_shop` explains why), so `proven` means that no order of F, I
 and W is better. List schedules are tried first. If the best of them does not reach the analytic bound, CP-SAT of OR-tools
-searches for `shape.goal.time_limit_s` and proves bounds. Without OR-tools only the list schedules and the analytic bound are
-available.
+searches for what is left of `shape.goal.time_limit_s` and proves bounds. Without OR-tools only the list schedules and the
+analytic bound are available.
 
 Slots start as early as they can, so a span counts from the arrival of a rank's first microbatch. The search has a fixed seed,
 and a repeated call in the same process returns the same order. An order may differ between machines if the time limit or Ctrl-C
@@ -82,6 +82,7 @@ def solve(shape: Shape) -> tuple[Orders, Certificate]:
     began = monotonic()
     shop, unit = _shop_of(shape)
     search = _search.start_search(shop, shape.goal.time_limit_s)
+    search.deadline = began + shape.goal.time_limit_s  # the bound takes a part of the time
     _search.offer_known_orders(search, _zb_auto_orders(shape))
     installed = search.done or _cp_sat.installed()
     if installed:
