@@ -256,8 +256,9 @@ class Duration(click.types.FloatParamType):
 class Numbers(_PairType):
     """Two numbers with a separator between them, such as 14x6 or 100:250."""
 
-    def __init__(self, separator: str, example: str, least: float, most: float) -> None:
+    def __init__(self, separator: str, example: str, least: float, most: float, *, ascending: bool = False) -> None:
         self.name, self.separator, self.example, self.least, self.most = "numbers", separator, example, least, most
+        self.ascending = ascending
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, float]:
         try:
@@ -266,6 +267,8 @@ class Numbers(_PairType):
             self.fail(f"{value!r} should be two numbers, such as {self.example}", param, ctx)
         if not all(self.least <= number <= self.most for number in (first, second)):
             self.fail(f"{value!r} should be two numbers from {self.least:g} to {self.most:,g}", param, ctx)
+        if self.ascending and first >= second:
+            self.fail(f"{value!r} should be a smaller number and a larger one, such as {self.example}", param, ctx)
         return first, second
 
 

@@ -62,7 +62,12 @@ STEPS_HELP = "Simulate this number of steps from time zero and report their mean
 @click.option(
     "--gantt-ranks", metavar="RANKS", type=RankList(), help="Ranks to draw, such as 0,8-11.  [default: one of each kind]"
 )
-@click.option("--gantt-window", metavar="MS:MS", type=Numbers(":", "100:250", 0, LONGEST), help="Part of the time axis, in ms.")
+@click.option(
+    "--gantt-window",
+    metavar="MS:MS",
+    type=Numbers(":", "100:250", 0, LONGEST, ascending=True),
+    help="Part of the time axis, in ms.",
+)
 @click.option("--gantt-size", metavar="WxH", type=Numbers("x", "14x6", 2, 100), help="Width and height in inches, such as 14x6.")
 @click.option("--gantt-title", metavar="TEXT", help="Title of the timeline.")
 @click.option("--trace", metavar="FILE.json[.gz]", callback=checked_path((".json", ".json.gz")), help=TRACE_HELP)

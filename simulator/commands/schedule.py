@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..config import catalog, torch_csv
-from ..errors import UserError
+from ..errors import UserError, either
 from ._show import (
     Count,
     Duration,
@@ -25,6 +26,7 @@ from ._show import (
 )
 
 if TYPE_CHECKING:
+    from ..study.schedule import Evaluation
     from ..study.schedule_verbs import Comparison
 
 MEMORY_COUNT_HELP = "How a search counts activations: half of each freed at I (half), or all held from F to W (fw)."
@@ -109,8 +111,7 @@ def _evaluate(name: str, options: dict[str, Any], csv_file: str | None, plot_fil
 
     with progress(f"evaluating {catalog.called(name)}"):
         result = schedule(name, **options)
-    if options["chunks"] > 1 and result.layout.shape.chunks == 1:
-        print_notes([f"{catalog.called(name)} has one chunk on each rank: --chunks {options['chunks']} has no effect"])
+    print_notes(_without_effect(name, options, result))
     if csv_file:
         torch_csv.write(result.layout, csv_file)
     if plot_file:
@@ -128,6 +129,21 @@ def _evaluate(name: str, options: dict[str, Any], csv_file: str | None, plot_fil
     columns = zip(result.busy, result.span_per_rank, result.peaks["peak"], strict=True)
     rows = [[str(rank), f"{busy:.6g}", f"{span:.6g}", str(peak)] for rank, (busy, span, peak) in enumerate(columns)]
     print_table(["rank", "busy", "span", "peak chunks"], rows, right=range(4))
+
+
+def _without_effect(name: str, options: dict[str, Any], result: Evaluation) -> Iterator[str]:
+    """Notes on options that a schedule has no use for, although another order would be the answer to them."""
+    if options["chunks"] > 1 and result.layout.shape.chunks == 1:
+        yield f"{catalog.called(name)} has one chunk on each rank: --chunks {options['chunks']} has no effect"
+    limit, by_name = options["memory_limit"], not catalog.is_code(name) and not catalog.is_table(name)
+    if limit != 1 and by_name and "memory_limit" not in _options_of(name):
+        able = either(other for other in catalog.files("schedules") if "memory_limit" in _options_of(other))
+        yield f"{catalog.called(name)} has no memory limit: --memory-limit {limit:g} has no effect; {able} has one"
+
+
+def _options_of(schedule: str) -> tuple[str, ...]:
+    """The options that a schedule of the catalog has a use for."""
+    return tuple(getattr(catalog.module("schedules", schedule), "OPTIONS", ()))
 
 
 def _proof(certificate: Any) -> list[tuple[str, str]]:

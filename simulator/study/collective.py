@@ -206,9 +206,10 @@ def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) 
         raise OutsideDomain(f"{wanted} GPUs over {used} nodes, and {cluster.name} has {cluster.nodes}", hint=hint)
     if wanted % used or wanted // used > per_node:
         legal = max(used, min(wanted // used, per_node) * used)
-        reason = f"{wanted} GPUs do not spread evenly over {used} nodes of {per_node}"
+        reason = f"{wanted} GPUs do not spread evenly over {counted(used, 'node')} of {per_node} GPUs"
         able = [n for n in range(-(-wanted // per_node), wanted + 1) if wanted % n == 0]
-        hint = f"nearest legal: gpus {legal}, nodes {used}; {wanted} GPUs do over {min(able, key=lambda n: abs(n - used))} nodes"
+        over = counted(min(able, key=lambda n: abs(n - used)), "node")
+        hint = f"nearest legal: gpus {legal}, nodes {used}; {wanted} GPUs do over {over}"
         raise OutsideDomain(reason, nearest={"gpus": legal, "nodes": used}, hint=hint)
     chosen: Array = (np.arange(used)[:, None] * per_node + np.arange(wanted // used)).ravel()
     return chosen

@@ -75,3 +75,24 @@ def test_words_of_options_take_any_case(scenario: Path, command: str) -> None:
         line for line in lower.out.splitlines() if not line.startswith("took")
     ]
     assert "no kind 'Nope'" in trainsim("catalog", "Nope").err
+
+
+@pytest.mark.parametrize(
+    ("name", "noted"), [("zb-v", True), ("v-half", True), ("Zb_V", True), ("zb-auto", False), ("optimal", False)]
+)
+def test_a_memory_limit_that_a_schedule_has_no_use_for_is_noted(name: str, noted: bool) -> None:
+    said = trainsim("schedule", name, "--ranks", 2, "--microbatches", 4, "--memory-limit", 0.75)
+    assert said.code == 0
+    assert ("--memory-limit 0.75 has no effect; optimal or zb-auto has one" in said.err) == noted
+    assert "--memory-limit" not in trainsim("schedule", name, "--ranks", 2, "--microbatches", 4).err
+
+
+def test_a_window_of_the_timeline_that_ends_before_it_begins_is_refused_before_any_work(scenario: Path) -> None:
+    said = trainsim("run", scenario, "--gantt", scenario.parent / "a.png", "--gantt-window", "5:2")
+    assert (said.code, said.out) == (2, "")
+    assert "'5:2' should be a smaller number and a larger one, such as 100:250" in said.err
+
+
+def test_one_node_is_no_nodes() -> None:
+    said = trainsim("collective", "all_reduce", "--cluster", "dgx-h100", "--nodes", 1, "--gpus", 9)
+    assert "9 GPUs do not spread evenly over 1 node of 8 GPUs" in said.err
