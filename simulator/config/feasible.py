@@ -49,7 +49,7 @@ from .memory_rules import (
 from .offload_rules import faults_of_offload, faults_of_offloaded_layers
 from .power_rules import faults_of_power
 from .reader import Grammar, Grammars, faults_in
-from .scenario import GRAMMARS, Perturb, Scenario, schedule
+from .scenario import GRAMMARS, Perturb, Scenario, exact_routing, schedule
 from .vocabulary_rules import faults_of_vocabulary
 
 MOST_LAYER_SLOTS = 400_000
@@ -111,8 +111,12 @@ def _schedule(value: Any) -> Any:
     return value
 
 
-PYTHON_GRAMMARS: Grammars = {**GRAMMARS, "schedule": Grammar(_schedule, "1f1b")}
-"""The grammars for values from Python, where a schedule may also be an object."""
+PYTHON_GRAMMARS: Grammars = {
+    **GRAMMARS,
+    "schedule": Grammar(_schedule, "1f1b"),
+    "routing": Grammar(exact_routing, GRAMMARS["routing"].example),
+}
+"""The grammars for values from Python, where a schedule may also be an object, and the word of a routing stays as it is."""
 
 
 def _degrees(scenario: Scenario, whole: Cluster | None = None) -> Found:

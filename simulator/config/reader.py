@@ -16,7 +16,7 @@ from ..errors import Fault, UserError, did_you_mean, either, shown
 from ..fields import Also, Contradiction, Declared, Form, Later, Length, Limits, Noun, form, keys, limits_words, specs
 from ..units import checked, counted, parse
 from .document import Document, Place, dotted, place_of
-from .suggestions import plain, true_or_false, unknown_key, whole_number
+from .suggestions import meant, plain, true_or_false, unknown_key, whole_number
 
 MOST_FAULTS_WITH_HINTS = 1000
 """Most faults of a file with a hint at the intended key; further faults have no hint."""
@@ -139,9 +139,8 @@ class _Reader:
     """The function that reads a number with a unit."""
 
     def choice(self, field: Form, data: Any) -> str | None:
-        """The choice that a word means, which takes dashes or underscores, in any case."""
-        meant = [known for known in field.choices if isinstance(data, str) and plain(known) == plain(data) != ""]
-        return meant[0] if len(meant) == 1 else None
+        """The choice that a word means."""
+        return meant(data, field.choices)
 
     lists: Any = list
     """The type, or types, accepted as a list."""

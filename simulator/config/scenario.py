@@ -26,6 +26,7 @@ from .json_schema import object_schema
 from .named_parts import Named, Trust, located, read_with_parts
 from .reader import Grammar, Grammars
 from .shipped_fits import GPU, profiled, shipped
+from .suggestions import meant
 
 ROUTINGS = ("balanced", "drawn")
 EXAMPLE = '{rank: 13, speed: 0.8} or {link: "node0/nic3>leaf3", capacity: 0.5}'
@@ -140,15 +141,20 @@ def schedule(name: Any) -> str:
 
 
 def rank_order(text: Any) -> str:
-    """Axes in order from the fastest varying to the slowest, such as "tp-dp-pp"."""
+    """Axes in order from the fastest varying to the slowest, such as "tp-dp-pp", with dashes or underscores, in any case."""
     try:
         Mesh.of({}, text_of(text, "tp-cp-ep-dp-pp"))
     except UserError as error:
         raise UserError(error.faults[0].message.removeprefix("rank_order: "), hint=error.hint) from None
-    return str(text)
+    return catalog.plain(text)
 
 
 def routing(value: Any) -> str | Shares:
+    """What `exact_routing` takes, or the word of a routing in any case."""
+    return exact_routing(meant(value, ROUTINGS) or value)
+
+
+def exact_routing(value: Any) -> str | Shares:
     """The word of a routing, the path of a file of shares, which is read here to report its faults, or shares."""
     if isinstance(value, (list, tuple)):
         return token_shares.checked(value)

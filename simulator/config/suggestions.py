@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -56,6 +56,12 @@ _FIELDS = {
 def plain(word: str) -> str:
     """A word in lower case without hyphens and underscores, for comparing spellings."""
     return "".join(filter(str.isalnum, word.lower()))
+
+
+def meant(word: object, known: Iterable[str]) -> str | None:
+    """The one of the known words that a word means, which takes dashes or underscores, in any case; None if none or several."""
+    found = [one for one in known if isinstance(word, str) and plain(one) == plain(word) != ""]
+    return word if word in found and isinstance(word, str) else found[0] if len(found) == 1 else None
 
 
 @cache

@@ -227,9 +227,9 @@ def policy_on(cluster: Cluster, algorithm: str = AUTO, pieces: int | None = None
     known, wanted = catalog.files("collectives"), catalog.written("collectives", algorithm)
     if wanted not in (AUTO, *known):
         raise UserError(f"no algorithm {algorithm!r}", hint=did_you_mean(algorithm, [AUTO, *known]))
-    if library not in LIBRARIES:
+    if catalog.plain(library) not in LIBRARIES:
         raise UserError(f"no library {library!r}", hint=did_you_mean(library, LIBRARIES))
-    links, does = links_of(cluster), LIBRARIES[library]
+    links, does = links_of(cluster), LIBRARIES[catalog.plain(library)]
     own = does.more(links) if links else AT_FACE_VALUE
     choices = {kind: [*names, *own.get(kind, ())] for kind, names in COMMON_ALGORITHMS.items()}
     for line in links.choices if links else ():

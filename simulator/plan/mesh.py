@@ -40,8 +40,9 @@ class Mesh:
 
     @classmethod
     def of(cls, degrees: Mapping[str, int], rank_order: str) -> Mesh:
-        """From degrees and an order such as "tp-cp-ep-dp-pp"; axes of degree 1 may be left out of the order."""
-        order = tuple(rank_order.split("-"))
+        """From degrees and an order such as "tp-cp-ep-dp-pp", with dashes or underscores, in any case; axes of degree 1 may be
+        left out of the order."""
+        order = tuple(rank_order.strip().lower().replace("_", "-").split("-"))
         for axis in order:
             if axis not in AXES:
                 raise UserError(f"rank_order: {axis!r} is no axis", hint=did_you_mean(axis, AXES))

@@ -16,6 +16,7 @@ from ..config.document import Document
 from ..config.load import document_of, document_with
 from ..config.named_parts import Trust
 from ..config.scenario import Scenario, from_document
+from ..config.suggestions import meant
 from ..costs.kernels.power import no_energy
 from ..errors import InvariantBroken, UserError, did_you_mean, must_be, shown
 from ..metrics.idle import OPTIMIZER
@@ -203,16 +204,17 @@ def tokens_of(base: Base) -> int:
 
 def aim_of(objective: str, top: int, against: str | None = None, within_s: float = inf) -> Aim:
     """What a search is for. Raises `UserError` for an objective that does not exist, or a number of plans outside the range."""
-    if objective not in OBJECTIVES:
+    aim, front = meant(objective, OBJECTIVES), meant(against, AGAINST)
+    if aim is None:
         raise UserError(f"no objective {shown(objective)}", hint=did_you_mean(str(objective), OBJECTIVES))
-    if against is not None and against not in AGAINST:
+    if against is not None and front is None:
         raise UserError(f"no front of step time and {shown(against)}", hint=did_you_mean(str(against), AGAINST))
-    if against is not None and objective != "step_time":
+    if front is not None and aim != "step_time":
         hint = f"leave out --objective, or for the best plans by {objective} --pareto and --plot"
         raise UserError(f"a front of step time and {against} has no objective {objective}", hint=hint)
     if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= MOST_TOP:
         raise UserError(f"{shown(top)} best plans cannot be found", hint=f"a whole number from 1 to {MOST_TOP:,}")
-    return Aim(objective, top, against, within_s)  # type: ignore[arg-type]
+    return Aim(aim, top, front, within_s)  # type: ignore[arg-type]
 
 
 def found_of(

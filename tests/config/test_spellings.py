@@ -1,0 +1,60 @@
+"""Words take dashes or underscores, in any case, wherever they are read, and mean the same."""
+
+from __future__ import annotations
+
+import pytest
+
+import simulator as sim
+from simulator.config.suggestions import meant
+from simulator.errors import UserError
+from simulator.fabrics.policy import policy_on
+from simulator.search.search import aim_of
+
+from ..commandline import trainsim
+
+MIXTURE = {"layers": 4, "hidden": 512, "heads": 8, "vocab": 32000, "experts": 4, "experts_per_token": 2, "expert_ffn_hidden": 256}
+JOB = {"sequence_length": 1024, "global_batch": 32}
+
+
+def test_a_word_means_one_known_word_or_none() -> None:
+    known = ("step_time", "nccl-plain", "nccl")
+    assert [meant(word, known) for word in ("STEP-TIME", "Nccl_Plain", "nccl", "ncc", "", 5)] == [*known, None, None, None]
+    assert meant("a-b", ("a_b", "a-b")) == "a-b"
+    assert meant("A-B", ("a_b", "a-b")) is None
+
+
+@pytest.mark.parametrize("order", ["TP-CP-EP-DP-PP", "tp_cp_ep_dp_pp", " tp-dp-PP "])
+def test_rank_orders(order: str) -> None:
+    given = {"model": MIXTURE, "cluster": {"name": "dgx-h100", "nodes": 2}, "job": JOB}
+    found = sim.scenario({**given, "plan": {"tp": 2, "pp": 2, "rank_order": order}})
+    assert found.plan.rank_order == order.strip().lower().replace("_", "-")
+    in_python = sim.simulate(
+        sim.model(MIXTURE), sim.cluster("dgx-h100", nodes=2), sim.Plan(tp=2, pp=2, rank_order=order), sim.Job(**JOB)
+    )
+    assert in_python.metrics.step_time_s == found.simulate().metrics.step_time_s
+
+
+def test_routings() -> None:
+    given = {"model": MIXTURE, "cluster": {"name": "dgx-h100", "nodes": 2}, "job": JOB}
+    found = [
+        sim.scenario({**given, "plan": {"ep": 2, "moe": {"routing": word}}}).plan.moe.routing for word in ("Balanced", "DRAWN")
+    ]
+    assert found == ["balanced", "drawn"]
+    with pytest.raises(UserError, match=r"plan\.moe\.routing: 'Balanced' is no routing"):
+        sim.simulate(sim.model(MIXTURE), sim.cluster("dgx-h100"), sim.Plan(ep=2, moe=sim.Moe(routing="Balanced")), sim.Job(**JOB))
+
+
+def test_libraries() -> None:
+    cluster = sim.cluster("dgx-h100", nodes=2)
+    assert policy_on(cluster, library="NCCL_plain").choices == policy_on(cluster, library="nccl-plain").choices
+    words = ("collective", "all_reduce", "--cluster", "dgx-h100", "-b", "1M", "-e", "1M", "--json", "--library")
+    assert trainsim(*words, "nccl_plain").record["rows"] == trainsim(*words, "nccl-plain").record["rows"]
+
+
+def test_objectives_and_fronts() -> None:
+    assert [aim_of(word, 1).objective for word in ("step-time", "STEP_TIME", "Cost")] == ["step_time", "step_time", "cost"]
+    assert aim_of("Step-Time", 1, "Memory").against == "memory"
+    with pytest.raises(UserError, match="no objective 'speed'"):
+        aim_of("speed", 1)
+    with pytest.raises(UserError, match="no front of step time and 'speed'"):
+        aim_of("step_time", 1, "speed")
