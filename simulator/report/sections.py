@@ -192,14 +192,14 @@ def costs(run: Run) -> str:
     ]  # fmt: skip
     head = ["operation", "shape", "calls", "us each", "each step, mean rank", "kind", "provenance", "standard error"]
     note = "Calls are those of one replica. <code>trainsim run --costs</code> lists all of them with their models."
-    return _section("What costs most", f'<div class="wide">{_table(head, rows, right=(2, 3, 4, 7))}</div>', note)
+    return _section("What costs most", _table(head, rows, right=(2, 3, 4, 7)), note)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """A table with a head; the columns `right` are numbers."""
+    """A table with a head; the columns `right` are numbers. Where a page is narrower than its words, the table scrolls."""
     classes = dict.fromkeys(right, ' class="right"')
     top = "".join(f"<th{classes.get(i, '')}>{html(text)}</th>" for i, text in enumerate(head))
     body = "".join(
         "<tr>" + "".join(f"<td{classes.get(i, '')}>{html(cell)}</td>" for i, cell in enumerate(row)) + "</tr>" for row in rows
     )
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -275,3 +275,14 @@ def test_a_browser_sees_a_picture_that_changes_with_the_span(tmp_path: Path) -> 
     assert all(len(picture) > 50_000 for picture in pictures)
     assert pictures[0] != pictures[1]
     assert file.stat().st_size < 2_000_000
+
+
+def test_on_a_narrow_page_tables_scroll_by_themselves_and_words_stay_whole() -> None:
+    run = simulated("interleaved")
+    text = page(run, timeline_data(run))
+    assert text.count("<table>") == text.count('<div class="wide"><table>') >= 3
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    assert ".wide { overflow-x: auto; }" in style
+    of_cells = re.findall(r"^(?:td|th|\.wide)[^{]*\{[^}]*\}", style, re.MULTILINE)
+    assert of_cells
+    assert not any("anywhere" in rule or "break-all" in rule for rule in of_cells)
