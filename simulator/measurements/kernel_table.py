@@ -26,7 +26,7 @@ from ..hardware.gpu import PEAK_OF, Gpu
 from ..kernels import Experts, Kernel, Rowwise
 from ..units import GB, TFLOP, US_PER_S
 from .csv_tables import MOST_BYTES, MOST_COUNT, Row, check_header, line_of, number, read, truth, with_gpu
-from .kernel_words import EAGER, FORMAT_NAMES, SIZES, WIDTH, Probe, kernel_of, table_name
+from .kernel_words import EAGER, FORMAT_NAMES, SIZES, WIDTH, Probe, kernel_of, like, table_name
 
 COLUMNS = (
     "gpu", "op", "dtype", *SIZES, "causal", "variant", "time_us", "source", "role", "p10_us", "p90_us", "runs", "clock_mhz",
@@ -162,7 +162,8 @@ def probe_of(row: Row) -> Probe:
     dtype = table_name(row["dtype"])
     if dtype not in WIDTH:
         known = FORMAT_NAMES.get(dtype)
-        raise UserError(f"dtype: {shown(row['dtype'])} is not known" + f", here it is {known}" * (known in WIDTH))
+        near = f", here it is {known}" if known in WIDTH else like(dtype, WIDTH)
+        raise UserError(f"dtype: {shown(row['dtype'])} is not known{near}")
     for message, hint in _wrong_kernel(row):
         raise UserError(message, hint=hint)
     return _probe(row)

@@ -12,10 +12,11 @@ of a workload: launches, and copies to the host.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..costs.kernels.rowwise import BACKWARD, autograd, backward_name, is_one_by_one, traced_passes
-from ..errors import UserError, shown
+from ..errors import ALIKE, UserError, nearest, shown
 from ..kernels import Attention, Experts, Gemm, Kernel, Part, Rowwise
 from ..workload.optimizer import Optimizer
 from .attention_libraries import BY_PYTORCH, PYTORCH_ATTENTION
@@ -140,6 +141,12 @@ def table_name(name: str) -> str:
     return plain.removesuffix(BACKWARD) + TABLE_BACKWARD if plain.endswith(BACKWARD) else plain
 
 
+def like(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown word: the known word that is most like it, where one is."""
+    near = nearest(word, known, cutoff=ALIKE)
+    return f"; did you mean {near!r}?" if near else ""
+
+
 def is_backward(op: str) -> bool:
     """Whether a table's operator name means the backward pass alone."""
     return op.endswith(TABLE_BACKWARD)
@@ -227,7 +234,7 @@ def kernels_of(probe: Probe) -> tuple[Kernel | Experts, ...]:
 def kernels_in(probe: Probe) -> tuple[Kernel | Experts, ...]:
     """The kernels that a row timed together. Raises `UserError` with the reason if the row is no kernel of a workload."""
     if probe.dtype not in WIDTH:
-        raise UserError(f"dtype: {shown(probe.dtype)} is not known")
+        raise UserError(f"dtype: {shown(probe.dtype)} is not known{like(probe.dtype, WIDTH)}")
     if probe.op in GEMMS or probe.op in GEMMS_BACKWARD:
         return _gemms(probe)
     if probe.op in ATTENTIONS:
@@ -279,7 +286,7 @@ def rowwise_of(probe: Probe) -> Rowwise:
     """The memory-bound operator of a row with its bytes. Raises `UserError` if the row is no such operator."""
     name, backward = name_of(probe.op, probe.variant), is_backward(probe.op)
     if name not in PASSES and probe.op.removesuffix(TABLE_BACKWARD) != "elementwise":
-        raise UserError(f"op: {shown(probe.op)} is not known")
+        raise UserError(f"op: {shown(probe.op)} is not known{like(probe.op, KNOWN)}")
     if name == "copy" and "".join(probe.variant.lower().split()[:1]) not in WITHIN:
         raise UserError(f"op: {shown(probe.op)} as {shown(probe.variant)} is no kernel of the workload")
     _needs(probe, "m", "n")

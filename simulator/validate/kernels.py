@@ -35,7 +35,7 @@ from ..kernels import Attention, Gemm, Rowwise
 from ..measurements.attention_libraries import cached_s, fitted_library, is_of_frameworks, turns_queries
 from ..measurements.csv_tables import Row, time_us
 from ..measurements.kernel_table import is_cold, launches_of, probe_of
-from ..measurements.kernel_words import EAGER, SIZES, WIDTH, Probe, kernels_in, turns_of
+from ..measurements.kernel_words import EAGER, SIZES, WIDTH, Probe, kernels_in, like, turns_of
 from ..units import US_PER_S
 from .report import Own, Predicted
 
@@ -72,10 +72,10 @@ def predictions(rows: Sequence[Row], own: Gpu | None, shipped: FitLibrary | None
             return own
         try:
             name = gpu_named(written)
-        except UserError:
+        except UserError as error:
             if own:
                 return own
-            raise
+            raise UserError(f"{error.faults[0].message}{like(catalog.plain(written), catalog.files('gpus'))}") from None
         return own if own and name == own.name else shipped_fits.gpu(name)
 
     @cache

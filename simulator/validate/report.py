@@ -15,7 +15,7 @@ percentile of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +23,9 @@ from statistics import mean, median
 from typing import Any
 
 from ..config import catalog
-from ..errors import UserError, did_you_mean, must_be, shown
+from ..errors import ALIKE, UserError, did_you_mean, must_be, nearest, shown
 from ..escape import Summarised
-from ..measurements.csv_tables import Row, check_header, line_of, read, with_gpu
+from ..measurements.csv_tables import Row, check_header, line_of, number, read, with_gpu
 from ..measurements.kernel_table import spread
 from ..simulation import estimated_effort
 
@@ -201,10 +201,20 @@ def _compared_row(kind: Any, number: int, row: Row, made: Predicted | UserError)
     two_sigma = math.exp(2 * made.sigma)
     interval = (made.value / two_sigma, made.value * two_sigma) if made.sigma else None
     error, notes = None if measured is None else made.value / measured - 1, [made.note] if made.note else []
-    if measured is None and (cell := row.get(kind.MEASURED_COLUMN, "").strip()):
-        notes += [f"{kind.MEASURED_COLUMN}: {shown(cell)} is no time"]
+    notes += _notes_on_measured(kind, row, measured)
     by = made.provenance, made.extrapolated, "; ".join(notes) or None
     return ComparedRow(*known, made.value, error, kind.UNIT, interval, made.memory_gb, measured_gb, None, *by, apart)
+
+
+def _notes_on_measured(kind: Any, row: Row, measured: float | None) -> Iterator[str]:
+    """Notes on the cell of what was measured: no time, although a row may be compared by another column; or in no such column."""
+    column = kind.MEASURED_COLUMN
+    cell = row.get(column, "").strip()
+    if cell and (measured is None or not number(cell) > 0):
+        yield f"{column}: {shown(cell)} is no time" + (", another column is compared" if measured is not None else "")
+    near = nearest(column, set(row) - set(kind.READS), cutoff=ALIKE) if column not in row and measured is None else None
+    if near:
+        yield f"no column {column!r}, although there is {near!r}"
 
 
 def error_statistics(rows: Sequence[ComparedRow], p90: Callable[[Sequence[float]], float] = interpolated_p90) -> dict[str, Any]:
