@@ -19,7 +19,8 @@ from ..workload.model import Model
 from . import catalog, cluster_file
 from .cluster_file import ClusterFile
 from .document import Document, Mark, beside, parse, place_of, placed, read, scalar
-from .named_parts import Trust, located, read_or_import, read_with_parts, resolved
+from .kinds_of_files import refuse_other_kind
+from .named_parts import Trust, located, names_a_file, read_or_import, read_with_parts, resolved
 from .reader import validated
 from .scenario import CLUSTER, FRAMEWORK, GRAMMARS, MODEL, Scenario, from_document
 from .shipped_fits import GPU, profiled
@@ -47,6 +48,7 @@ def document_of(path: str | Path, settings: Iterable[str] = ()) -> Document:
     if file.suffix == ".py":
         raise UserError(f"{name} is a script in Python, not a scenario in YAML", hint=f"python {name}")
     document = read_or_import(file, "scenarios")
+    refuse_other_kind(document, "scenarios")
     return _with_settings(_extended(document, (file.resolve(),)), settings)
 
 
@@ -147,10 +149,20 @@ def framework(name: str | Path | Mapping[str, Any], **changes: Any) -> Framework
     return validated(Framework, document, ("framework",), GRAMMARS)
 
 
+def _is_regular(name: str) -> bool:
+    """Whether a file can be read more than once, as a pipe cannot."""
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def _document(kind: str, name: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> Document:
     if not isinstance(name, (str, Path, Mapping)):
         examples = {"model": "llama3-70b", "cluster": "dgx-h100", "framework": "megatron-core-2025"}
         hint = f'{kind}("{examples[kind]}")'
         raise UserError(f"{kind}: {shown(name)} is no name, path or mapping", hint=hint)
+    if not isinstance(name, Mapping) and names_a_file(f"{kind}s", str(name), str(name)) and _is_regular(str(name)):
+        refuse_other_kind(read_or_import(Path(name), f"{kind}s"), f"{kind}s")
     values = dict(name) if isinstance(name, Mapping) else {"name": str(name)}
     return Document.of({kind: {**values, **changes}})
