@@ -118,11 +118,13 @@ def _timeline(run: Run, shown: TimelineData) -> str:
 
 
 def _scenario(run: Run) -> str:
-    """Every value of the scenario, with its defaults."""
+    """Every value of the scenario, with its defaults: a record in seconds and bytes, and not the text of a scenario file."""
     plain = json.loads(json.dumps(run.scenario.as_dict(), default=str))
     text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=120)
+    summary = "The scenario as it was simulated, with all its defaults"
+    note = "A record in seconds and bytes; a file to run has units, and is the one that this report was made from."
     return (
-        f"<section><details><summary>The scenario, with all its defaults</summary><pre>{_lines(text)}</pre></details></section>\n"
+        f'<section><details><summary>{summary}</summary><p class="note">{note}</p><pre>{_lines(text)}</pre></details></section>\n'
     )
 
 

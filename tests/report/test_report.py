@@ -286,3 +286,10 @@ def test_on_a_narrow_page_tables_scroll_by_themselves_and_words_stay_whole() -> 
     of_cells = re.findall(r"^(?:td|th|\.wide)[^{]*\{[^}]*\}", style, re.MULTILINE)
     assert of_cells
     assert not any("anywhere" in rule or "break-all" in rule for rule in of_cells)
+
+
+def test_the_scenario_of_a_report_is_called_a_record_and_not_a_file_to_run() -> None:
+    run = simulated("fsdp")
+    text = page(run, timeline_data(run))
+    assert "<summary>The scenario as it was simulated, with all its defaults</summary>" in text
+    assert "A record in seconds and bytes" in text
