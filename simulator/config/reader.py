@@ -7,6 +7,7 @@ dataclass made in Python and only checks the values: there a quantity is a numbe
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
@@ -174,8 +175,15 @@ class _Reader:
 
     def _mistyped(self, field: Form, data: Any, place: Place) -> Any:
         kind = _kind(field)
-        hint = whole_number(data) if kind is int else true_or_false(data) if kind is bool else ""
+        hint = self._whole_number(field, data) if kind is int else true_or_false(data) if kind is bool else ""
         return self.fault(place, f" should be {WORDS[kind]}, not {shown(data)}", hint or self._how(field))
+
+    def _whole_number(self, field: Form, data: Any) -> str:
+        """The whole numbers next to a value, or the limit of the field that they exceed."""
+        hint = whole_number(data)
+        numbers = map(int, re.findall(r"[0-9]+", hint))
+        broken = (_beyond(limits, number) for number in numbers for limits in field.limits)
+        return next((legal for _, legal in filter(None, broken)), hint)
 
     def _how(self, field: Form) -> str:
         """How to write a field: an example, or its meaning with its keys or its limits."""

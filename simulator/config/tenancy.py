@@ -180,9 +180,10 @@ def _clashes(document: Document, tenants: Mapping[int, Tenant], cluster: Cluster
         if beyond:
             message = f"jobs: {tenant.name} has GPU {max(beyond)}, but {cluster.name} has {cluster.gpus}"
             faults.append(Fault(message, f"GPUs are 0 to {cluster.gpus - 1}; give the cluster more nodes", where))
-        if twice:
-            other_job = job_of_gpu.get(twice[0], tenant.name)
-            message = f"jobs: GPU {twice[0]} of {tenant.name} belongs to {other_job} too"
+        if twice and twice[0] in job_of_gpu:
+            message = f"jobs: GPU {twice[0]} of {tenant.name} belongs to {job_of_gpu[twice[0]]} too"
             faults.append(Fault(message, "give each GPU to one job", where))
+        elif twice:
+            faults.append(Fault(f"jobs: GPU {twice[0]} stands twice in the list of {tenant.name}", "list each GPU once", where))
         job_of_gpu |= dict.fromkeys(tenant.gpus, tenant.name)
     return faults

@@ -172,7 +172,8 @@ def _gaps(what: str, found: dict[int, Place]) -> Iterator[Fault]:
     """Faults for stages or microbatches whose numbers, counted from 0, have a gap."""
     if found and (last := max(found)) >= len(found):
         gap = next(number for number in range(last) if number not in found)
-        message, hint = f"{what} {last}, but there is no {what} {gap}", f"{what}s are numbered from 0 without a gap"
+        message, several = f"{what} {last}, but there is no {what} {gap}", f"{what}{'es' if what.endswith('ch') else 's'}"
+        hint = f"{several} are numbered from 0 without a gap"
         yield _at(found[last].rank, found[last].cell, message, hint)
 
 

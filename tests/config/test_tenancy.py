@@ -86,6 +86,12 @@ def test_faults_between_fields_of_a_job_say_its_name_and_its_gpus(file: Path, se
     assert "nodes:" not in said.err
 
 
+def test_a_gpu_that_stands_twice_in_a_list_belongs_to_no_other_job(file: Path) -> None:
+    (fault,) = trainsim("run", file, "--set", "jobs.1.gpus=[9, 9, 10, 11]", "--json").record["faults"]
+    assert fault["message"] == "jobs: GPU 9 stands twice in the list of part"
+    assert fault["hint"] == "list each GPU once"
+
+
 def test_faults_of_several_jobs_are_told_at_once_and_those_of_the_cluster_once(file: Path) -> None:
     own = ["--set", "jobs.0.plan.tp=3", "--set", "jobs.1.job.global_batch=15"]
     faults = trainsim("run", file, *own, "--json").record["faults"]

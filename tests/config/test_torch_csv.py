@@ -243,3 +243,10 @@ def test_a_plan_in_python_takes_a_table(tmp_path: Path) -> None:
 def _written(file: Path) -> Path:
     file.write_text(SMALL)
     return file
+
+
+def test_numbers_with_a_gap_are_told_in_plain_words(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text("0F0,0F2,0B0,0B2\n", encoding="utf-8")
+    with pytest.raises(UserError, match="there is no microbatch 1") as raised:
+        torch_csv.read(tmp_path / "s.csv")
+    assert raised.value.hint == "microbatches are numbered from 0 without a gap"

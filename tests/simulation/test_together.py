@@ -312,7 +312,7 @@ def test_all_faults_of_jobs_are_told_at_once_in_the_order_of_the_file(tmp_path: 
         (1, "stepwise is not there for several jobs"),
         (5, "two are called 'a'"),
         (5, "GPU 3 of a belongs to a too"),
-        (6, "GPU 7 of j2 belongs to j2 too"),
+        (6, "GPU 7 stands twice in the list of j2"),
         (7, "-1 is no number of a GPU"),
         (10, "j6 has GPU 32, but inline has 32"),
     ]
