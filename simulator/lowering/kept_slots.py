@@ -118,7 +118,8 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
     calls: dict[str, list[Called]] = {}
     for call in called_by(layout):
         calls.setdefault(work_of(model, plan, job, stages[call[1]], call[2] if splits > 1 else -1), []).append(call)
-    of_job, of_replicas = replace(job, global_batch=1), dp if job.narrow else (dp == 1, plan.copies_of_experts(dp) == 1)
+    divided = (dp, plan.full_sharding.group) if job.narrow else (dp == 1, plan.copies_of_experts(dp) == 1)
+    of_job, of_replicas = replace(job, global_batch=1), divided
     common = model, *what_matters(plan, stages), of_job, framework, of_replicas, splits
     return _Slots(model, plan, job, layout, dp, framework, kept, stages, calls, common)
 

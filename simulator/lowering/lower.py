@@ -145,7 +145,8 @@ def _quantisation(plan: Plan, job: Job, framework: Framework, dp: int) -> Quanti
     """The narrow format of a job, if it has one. Parameters that are gathered anew are cast anew."""
     if not job.narrow:
         return None
-    anew = Replicas(dp, plan.copies_of_experts(dp)).several(plan.full_sharding.regathers)
+    divided = _ranks_of_group(plan) or dp
+    anew = Replicas(divided, plan.copies_of_experts(divided)).several(plan.full_sharding.regathers)
     shares = plan.tp if plan.uses_sequence_parallel else 1
     return Quantisation(job.dtype, framework.low_precision, job.element_bytes, shares, anew, framework.gathered_inputs)
 
@@ -191,7 +192,7 @@ def _reduced_bytes(plan: Plan, job: Job, framework: Framework) -> int:
 def _sharded_state(model: Model, plan: Plan, job: Job, framework: Framework, dp: int, reduced_bytes: int) -> ShardedState:
     """What the passes of sharded state need; `reduced_bytes` are those of a gradient in its reduction."""
     sharding, has_master = plan.full_sharding, job.full_optimizer.master == "fp32"
-    group = sharding.group and sharding.group * plan.cp
+    group = _ranks_of_group(plan)
     return ShardedState(
         replace(sharding, group=group),
         dp,
@@ -206,6 +207,12 @@ def _sharded_state(model: Model, plan: Plan, job: Job, framework: Framework, dp:
         whole_tensors=framework.whole_tensors and sharding.kind == "zero1",
         weights_beside_master=framework.weights_beside_master,
     )
+
+
+def _ranks_of_group(plan: Plan) -> int | None:
+    """Number of ranks among which state is divided; None for all that have the same."""
+    group = plan.full_sharding.group
+    return group and group * plan.cp
 
 
 def _agreed(program: Program, narrow: Quantisation, plan: Plan, dp: int) -> Program:

@@ -106,6 +106,17 @@ def test_t10_5_a_weight_is_cast_when_it_has_been_gathered_and_before_it_is_multi
         assert gather.end_ns.max() <= cast.start_ns.min() < cast.end_ns.max() <= product.start_ns.min()
 
 
+@pytest.mark.parametrize("ep, group, casts", [(4, 4, 1), (4, 2, 1), (2, 4, 4), (8, 8, 1), (4, 8, 4)])
+def test_t10_5_experts_that_no_group_divides_are_cast_once_a_step(ep: int, group: int, casts: int) -> None:
+    """A group that has one copy of every expert gathers none, so that nothing is cast anew for each of the 4 microbatches."""
+    experts, low = {"experts": 8, "experts_per_token": 2, "expert_ffn_hidden": 256}, LowPrecision(cached_weights=True)
+    plan = sim.Plan(dp=8, ep=ep, sharding=sim.Sharding("hsdp" if group < 8 else "fsdp", group if group < 8 else None))
+    of = scenario(small.small_model(4, **experts), plan, "fp8", low_precision=low)
+    of = replace(of, job=replace(of.job, global_batch=32))
+    made = [op for op in computed(program_of(of)) if op.name == "1.expert_down.weights"]
+    assert len(made) == casts
+
+
 @pytest.mark.parametrize("cached", [True, False])
 def test_t10_5_a_cast_of_weights_takes_and_frees_no_memory(cached: bool) -> None:
     """Its GEMM does, which holds its input, and releases gathered weights if it is the last that needs them."""
