@@ -105,11 +105,8 @@ def _folded(text: str, width: int, *, long_words: bool = False, indent: str = ""
 
 
 def page_columns() -> int:
-    """Width of a page in characters: what the variable COLUMNS of the environment says, else that of the terminal that is printed
-    on, else 120; at least 60."""
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdecimal() and int(asked):
-        return max(NARROWEST, int(asked))
+    """Width of a page in characters: that of the terminal that is printed on, at least 60; 120 where it is no terminal, so that
+    what a program reads does not depend on where it was started."""
     try:
         columns = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
     except OSError:  # a stream without a file behind it
