@@ -6,6 +6,7 @@ kind, library and algorithm together, for all their sizes at once.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -55,7 +56,7 @@ def _of_group(rows: Sequence[Row]) -> list[Predicted | UserError]:
     except UserError as error:
         return [error] * len(rows)
     timed = partial(collective, kind, cluster, gpus=members, algorithm=algorithm, library=library)
-    sizes = {row["bytes"]: int(size) for row in rows if 0 < (size := number(row["bytes"])) <= MOST_BYTES and size == int(size)}
+    sizes = {row["bytes"]: math.ceil(size) for row in rows if 0 < (size := number(row["bytes"])) <= MOST_BYTES}
     found = _predicted(timed, sorted(set(sizes.values())))
     cells = [row["bytes"] for row in rows]
     return [found[sizes[cell]] if cell in sizes else UserError(f"bytes: {shown(cell)} is no number of bytes") for cell in cells]

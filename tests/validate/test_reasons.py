@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.validate import collectives, kernels, report, training
+from simulator.validate import kernels, report, training
 
 from ..made_up_runs import row
 
 GEMM = {"gpu": "h100", "op": "gemm", "dtype": "bf16", "m": "1024", "n": "1024", "k": "1024", "time_us": "10"}
-ALL_REDUCE = {
-    "gpu": "h100", "gpus": "8", "nodes": "1", "inside": "nvlink4-nvswitch", "network": "", "collective": "all_reduce",
-    "bytes": "1048576", "time_us": "30",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -37,12 +33,6 @@ def test_a_time_in_a_column_of_another_name_is_named() -> None:
     assert found.note == "no column 'time_us', although there is 'time_ms'"
     (whole,) = report.compare_rows(kernels, [GEMM], "table").rows
     assert whole.note is None
-
-
-@pytest.mark.parametrize(("size", "skipped"), [("1048576.5", True), ("1048576", False), ("1048576.0", False), ("1e6", False)])
-def test_bytes_are_whole(size: str, skipped: bool) -> None:
-    (found,) = report.compare_rows(collectives, [{**ALL_REDUCE, "bytes": size}], "table").rows
-    assert found.skipped == (f"bytes: '{size}' is no number of bytes" if skipped else None)
 
 
 @pytest.mark.parametrize("cell", ["-1", "soon"])
