@@ -283,7 +283,7 @@ def _print(found: Found, options: dict[str, Any]) -> None:
         print_table([*header, *tokens], rows, right=[1, 2, 3, 4, 5, *range(8, 8 + len(tokens))])
     say(_counted(found))
     for field, (number, example) in found.reasons.items():
-        say(f"  {number:,} infeasible by {field}: {example}")
+        say(f"  {number:,} infeasible by {field}: {example.removeprefix(f'{field}: ')}")
     if found.of_plans > len(found.search.plans):
         say(f"of {found.of_plans:,} plans of the space; those that were not tried may be better")
     if found.complete:
