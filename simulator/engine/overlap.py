@@ -28,7 +28,7 @@ def overlapping(preds: Csr, lanes: Csr, resource: Array, takes: Array) -> tuple[
     if len(on) > 1:
         return np.flatnonzero(resource >= 0), np.flatnonzero(takes.any(axis=1))
     rows = lanes.row(int(on[0]))
-    last, first = _bounds(preds, lanes, rows)
+    last, first = bounds(preds, lanes, rows)
     for which in (CORES, MEMORY):
         needs = (resource[rows] == which) | (resource[rows] == BOTH)
         before = np.concatenate([[0], np.cumsum(needs)])
@@ -40,7 +40,7 @@ def overlapping(preds: Csr, lanes: Csr, resource: Array, takes: Array) -> tuple[
     return np.flatnonzero(slowed), np.flatnonzero(slowing)
 
 
-def _bounds(preds: Csr, lanes: Csr, rows: Array) -> tuple[Array, Array]:
+def bounds(preds: Csr, lanes: Csr, rows: Array) -> tuple[Array, Array]:
     """For every row of a template, the last place of the lane with `rows` that has ended when the row starts, or -1; and the
     first place that starts only after the row has ended, or the length of the lane. For rows of the lane both are their own.
     """

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .overlap import bounds
 from .skeleton import Skeleton
 from .task import Array, distinct, offsets
 from .template import Template
 
 MOST_MEMBERS = 16
 """Members of the smallest communicator on a link of which each is tried as the common one."""
-ROUNDS = 3
-"""A row is ordered by rows of the main lane that are at most so many edges away."""
 
 
 def have_common_member(skeleton: Skeleton) -> Array:
@@ -51,26 +50,17 @@ def have_common_member(skeleton: Skeleton) -> Array:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Order:
-    """The order of rows by the rows of the main lane, whose places in their queue are counted from 0."""
+    """The order of rows by the rows of the main lane, whose places in their queue are counted from 0 (`overlap.bounds`)."""
 
     ended: Array
-    """Row -> the last place of which the row has ended before this row starts; -1 for none."""
+    """Row -> the last place of which the row has ended when this row starts; -1 for none."""
     begins: Array
     """Row -> the first place of which the row starts only when this row has ended; the length of the queue for none."""
 
     @classmethod
     def of(cls, template: Template, main: int) -> Order:
         """The order of the rows of a template."""
-        queue, (src, dst, _) = template.lanes.row(main), template.edges
-        place = np.full(len(template), -1)
-        place[queue] = np.arange(len(queue))
-        ended, begins = place.copy(), np.where(place >= 0, place, len(queue))
-        for _ in range(ROUNDS):
-            np.maximum.at(ended, dst, ended[src])
-            np.minimum.at(begins, src, begins[dst])
-        before = np.where(place >= 0, place - 1, ended)
-        behind = np.where(place >= 0, place + 1, begins)
-        return cls(before, behind)
+        return cls(*bounds(template.preds, template.lanes, template.lanes.row(main)))
 
     def never_meet(self, rows: Array, others: Array) -> Array:
         """For each of some rows, whether none of the others, turns of one communicator, can run while it does."""
