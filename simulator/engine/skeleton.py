@@ -157,14 +157,17 @@ def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: in
     """
     of_program = [np.flatnonzero(skeleton.program == p) for p in range(len(skeleton.templates))]
     own_base, turn_base = bases(skeleton)
+    tasks_of = [
+        _tasks(skeleton, template, ranks, own_base, turn_base)
+        for template, ranks in zip(skeleton.templates, of_program, strict=True)
+    ]
     turns, n = np.diff(turn_base), int(turn_base[-1])
     solo_ns, tail_ns, work, cap, charge = (np.zeros(n, dtype=np.int64) for _ in range(5))
     speed, footprint, changing = (np.full(n, -1) for _ in range(3))
     after, before = [_NONE], [_NONE]
-    for template, ranks in zip(skeleton.templates, of_program, strict=True):
-        if not len(ranks) or not len(template):
+    for template, ranks, tasks in zip(skeleton.templates, of_program, tasks_of, strict=True):
+        if not tasks.size:
             continue
-        tasks = _tasks(skeleton, template, ranks, own_base, turn_base)
         lasting_ns = template.solo_ns if template.solo_ns.ndim == 1 else template.solo_ns[skeleton.variants[ranks]]
         solo_ns[tasks[:, template.own]] = lasting_ns[..., template.own]
         speed[tasks[:, template.own]] = ranks[:, None]
@@ -179,7 +182,7 @@ def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: in
     work[first:], cap[first:] = tariff.work[at], tariff.cap[at]
     changing[first:] = np.where(work[first:] > 0, tariff.cap_profile[at], -1)
     footprint[first:] = np.where(work[first:] > 0, communicator * skeleton.patterns + tariff.pattern[at], -1)
-    streams, stream_rank, stream_lane = _streams(skeleton, of_program, own_base, turn_base)
+    streams, stream_rank, stream_lane = _streams(skeleton, of_program, tasks_of, turn_base)
     graph = TaskGraph(
         solo_ns,
         tail_ns,
@@ -196,29 +199,26 @@ def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: in
         skeleton.profiles,
         skeleton.single_weight,
         changing if (changing >= 0).any() else None,
-        _sharing(skeleton, of_program, (own_base, turn_base), charge, solo_ns),
+        _sharing(skeleton, of_program, tasks_of, charge, solo_ns),
     )
     class_of = np.arange(skeleton.ranks) if class_of is None else class_of
     return Expansion(graph, skeleton, own_base, turn_base, stream_rank, stream_lane, class_of, tasks_unfolded or n)
 
 
-def _sharing(
-    skeleton: Skeleton, of_program: list[Array], bases: tuple[Array, Array], charge: Array, solo_ns: Array
-) -> Sharing | None:
+def _sharing(skeleton: Skeleton, of_program: list[Array], tasks_of: list[Array], charge: Array, solo_ns: Array) -> Sharing | None:
     """The tasks that slow others on the same rank, and the tasks that they slow; None if no task can ever slow another."""
     tariff, slots = skeleton.tariff, skeleton.slots
     taken = np.stack([tariff.cores, tariff.memory], axis=2)
     charges = np.any(taken > 0, axis=0)
     resource, group = np.full(len(charge), -1), np.full(len(charge), -1)
     groups, ranks_of_groups = [_NONE], [_NONE]
-    for template, ranks in zip(skeleton.templates, of_program, strict=True):
+    for template, ranks, tasks in zip(skeleton.templates, of_program, tasks_of, strict=True):
         if not len(ranks) or template.resource is None:
             continue
         takes = charges[template.charge] & (template.slot >= 0)[:, None]
         slowed, slowing = overlapping(
             template.preds, template.lanes, np.where(template.longest_ns > 0, template.resource, -1), takes
         )
-        tasks = _tasks(skeleton, template, ranks, *bases)
         resource[tasks[:, slowed]] = template.resource[slowed]
         group[tasks[:, slowing]] = slots[template.slot[slowing]][:, ranks].T
         for slot in distinct(template.slot[slowing]).tolist():
@@ -257,7 +257,7 @@ def turns(skeleton: Skeleton) -> Array:
     return turns
 
 
-def _streams(skeleton: Skeleton, of_program: list[Array], own_base: Array, turn_base: Array) -> tuple[Csr, Array, Array]:
+def _streams(skeleton: Skeleton, of_program: list[Array], tasks_of: list[Array], turn_base: Array) -> tuple[Csr, Array, Array]:
     """One stream per rank and lane, and one stream per communicator whose lanes hold no other tasks at any member.
 
     A lane of a rank often holds the tasks of one communicator only. Each member then has a FIFO queue with the same tasks in the
@@ -271,10 +271,9 @@ def _streams(skeleton: Skeleton, of_program: list[Array], own_base: Array, turn_
     private = np.ones(skeleton.communicators, dtype=bool)
     private[communicator[~private_slot[skeleton.program[rank], slot]]] = False
     tasks_in, ranks_in, lanes_in, lengths = [], [], [], []
-    for template, ranks in zip(skeleton.templates, of_program, strict=True):
-        if not len(ranks) or not len(template):
+    for template, ranks, tasks in zip(skeleton.templates, of_program, tasks_of, strict=True):
+        if not tasks.size:
             continue
-        tasks = _tasks(skeleton, template, ranks, own_base, turn_base)
         for lane in range(len(template.lanes)):
             rows = template.lanes.row(lane)
             if not len(rows):
