@@ -88,9 +88,14 @@ class _Tasks:
     @classmethod
     def of_rows(cls, observed: Observation) -> _Tasks:
         """The tasks of all rows."""
-        expansion, ranks = observed.timeline.expansion, range(observed.timeline.skeleton.ranks)
-        rows, begun = zip(*map(expansion.begun_by, ranks), strict=True)
-        graph = expansion.graph
+        expansion, programs, graph = (
+            observed.timeline.expansion,
+            observed.timeline.skeleton.program,
+            observed.timeline.expansion.graph,
+        )
+        rows, begun = zip(*map(expansion.begun_by, range(len(programs))), strict=True)
+        known = dict(zip(programs.tolist(), rows, strict=True))  # the same object where they are the same rows
+        rows = tuple(known[program] for program in programs.tolist())
         return cls(expansion, observed.timeline.times, rows, begun, np.arange(len(graph)), graph.speed < 0)
 
     @classmethod
@@ -253,18 +258,17 @@ def _facts(observed: Observation, of: _Tasks) -> _TaskFacts:
     """Facts about each task. Later classes are written first, so that the first rank of a task determines its facts."""
     expansion, dp = of.expansion, (*observed.axes, DP).index(DP)
     axis, coordinate = (np.full(len(expansion.graph), -1) for _ in range(2))
-    optimizing, launch, transfer, norm = (np.zeros(len(axis), dtype=bool) for _ in range(4))
+    flags = np.zeros(len(axis), dtype=np.int8)  # bits, of which writing one is as quick as writing four
     before: Labels | None = None
     before_rows = np.zeros(0, dtype=np.int64)
     for which, labels in reversed(list(enumerate(observed.labels))):
         rows, tasks = of.rows[which], of.begun[which]
         if labels is not before or rows is not before_rows:
             before, before_rows, place = labels, rows, labels.numbered_axes(observed.axes)[rows]
-            optimizes = labels.in_phase("optimizer")[rows] & labels.is_compute[rows]
-            is_norm = labels.in_phase("norm")[rows] & ~labels.is_launch[rows]
-            launches, transfers = labels.is_launch[rows], labels.is_transfer[rows]
-        coordinate[tasks], axis[tasks] = labels.pipeline, place
-        launch[tasks], transfer[tasks], optimizing[tasks], norm[tasks] = launches, transfers, optimizes, is_norm
+            optimizes, is_norm = labels.in_phase("optimizer") & labels.is_compute, labels.in_phase("norm") & ~labels.is_launch
+            bits = (optimizes + 2 * labels.is_launch + 4 * labels.is_transfer + 8 * is_norm)[rows]
+        coordinate[tasks], axis[tasks], flags[tasks] = labels.pipeline, place, bits
+    optimizing, launch, transfer, norm = (flags & bit > 0 for bit in (1, 2, 4, 8))
     copy = axis == observed.axes.index(OFFLOAD) if OFFLOAD in observed.axes else np.zeros(len(axis), dtype=bool)
     return _TaskFacts(axis, optimizing, launch, transfer, norm, coordinate, dp, copy)
 
