@@ -29,8 +29,7 @@ MOST_MEMBERS = 16
 def have_common_member(skeleton: Skeleton) -> Array:
     """Link -> whether all communicators that cross it have a member in common; False also where it takes long to find out."""
     communicators, (owner, _, member) = skeleton.communicators, skeleton.members
-    crossing = distinct(skeleton.footprints.idx * communicators + skeleton.footprints.row_of // skeleton.patterns)
-    link, crossed_by = np.divmod(crossing, communicators)
+    link, crossed_by = _crossings(skeleton)
     members = offsets(np.bincount(owner, minlength=communicators))
     size = np.diff(members)[crossed_by]
     order = np.lexsort((size, link))
@@ -46,6 +45,15 @@ def have_common_member(skeleton: Skeleton) -> Array:
     everywhere = np.ones(len(skeleton.link_profile), dtype=bool)
     everywhere[link[begins]] = found
     return everywhere
+
+
+def _crossings(skeleton: Skeleton) -> tuple[Array, Array]:
+    """Every link with each communicator that crosses it, once each, link by link."""
+    communicator = skeleton.footprints.row_of // skeleton.patterns
+    link, crossed_by = np.divmod(
+        distinct(skeleton.footprints.idx * skeleton.communicators + communicator), skeleton.communicators
+    )
+    return link, crossed_by
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -77,8 +85,7 @@ class Meetings:
     def __init__(self, skeleton: Skeleton, joint: Array) -> None:
         """`joint` says of every link whether all communicators that cross it have a member in common."""
         self.skeleton, communicators = skeleton, skeleton.communicators
-        crossing = distinct(skeleton.footprints.idx * communicators + skeleton.footprints.row_of // skeleton.patterns)
-        link, crossed_by = np.divmod(crossing, communicators)
+        link, crossed_by = _crossings(skeleton)
         pairs = [np.zeros(0, dtype=np.int64)]
         self.is_joint = np.ones(communicators, dtype=bool)
         """Communicator -> whether every link that it shares has a member in common."""
