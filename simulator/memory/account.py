@@ -111,30 +111,54 @@ class Account:
         """The numbers of the bodies."""
         used, working = ([usage(body, working=also) for body in program.bodies.values()] for also in (False, True))
         on_host = [usage(_on_host(body)) for body in program.bodies.values()]
-        self.uses = [np.array(of, dtype=np.int64).reshape(-1, 2) for of in (used, working, on_host)]
-        """By body, the most bytes that it adds and those that it leaves: of tensors, with working sets, and on the host."""
+        self.uses = np.array([[*of, (0, 0)] for of in (used, working, on_host)], dtype=np.int64)
+        """Of tensors, with working sets, and on the host: by body, the most bytes that it adds and those that it leaves. The last
+        body is none, which adds nothing."""
         self.known: dict[tuple[str, ...], _Held] = {}
-        self.nccl: dict[int, tuple[Item, ...]] = {}
+        self.throughout: dict[int, tuple[tuple[int, ...], _Held, tuple[Item, ...]]] = {}
+        """Rank -> its stages, and what it holds throughout, of its stages and of its communicators."""
 
     def memory(self, bodies: Sequence[Array] | None = None, ranks: Iterable[int] | None = None) -> tuple[RankMemory, ...]:
         """The memory of every pipeline rank, or of some, for its largest role; with `bodies`, for roles that run these bodies,
         given by their numbers, instead."""
-        return tuple(self._of_rank(rank, bodies) for rank in (range(self.program.ranks) if ranks is None else ranks))
+        program, ranks = self.program, range(self.program.ranks) if ranks is None else list(ranks)
+        own = {rank: [at for at, role in enumerate(program.roles) if role.pipeline == rank] for rank in ranks}
+        roles = [at for rank in ranks for at in own[rank]]
+        peaks_bytes = dict(
+            zip(roles, self._peaks_bytes([self._order(at) if bodies is None else bodies[at] for at in roles]), strict=True)
+        )
+        return tuple(self._of_rank(rank, np.max([peaks_bytes[at] for at in own[rank]], axis=0).tolist()) for rank in ranks)
 
-    def _of_rank(self, rank: int, bodies: Sequence[Array] | None) -> RankMemory:
-        program, terms = self.program, self.terms
-        steps, stages = program.orders_of(rank), tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
-        own = [at for at, role in enumerate(program.roles) if role.pipeline == rank]
-        called = ([self.number[step.body] for step in order] for order in steps)
-        orders = [np.array(numbers) for numbers in called] if bodies is None else [bodies[at] for at in own]
-        activations, tensors, copied = (max(_peak_bytes(use[order]) for order in orders) for use in self.uses)
-        forward = {step.stage: step.body for step in reversed(steps[0]) if step.phase == FORWARD}
-        held = self._held(tuple(forward[stage] for stage in stages))
-        if rank not in self.nccl:
-            self.nccl[rank] = tuple(nccl_items(program, rank, terms))
-        found = (*held.items, *self.nccl[rank], *passing_items(activations, tensors, held.end_of_step, terms))
+    def _order(self, role: int) -> Array:
+        """The numbers of the bodies that a role runs."""
+        return np.array([self.number[step.body] for step in self.program.orders[role]])
+
+    def _peaks_bytes(self, orders: Sequence[Array]) -> Array:
+        """The peak bytes of each order of consecutive bodies: of tensors, with working sets, and on the host. Of a pair that runs
+        together, the whole forward pass counts first."""
+        none = np.array([-1])
+        begins = np.cumsum([0, *(1 + len(order) for order in orders)])
+        most_bytes, left_bytes = np.moveaxis(
+            self.uses[:, np.concatenate([part for order in orders for part in (none, order)])], 2, 0
+        )
+        before_bytes = np.cumsum(left_bytes, axis=1) - left_bytes
+        before_bytes -= np.repeat(before_bytes[:, begins[:-1]], np.diff(begins), axis=1)
+        return np.maximum.reduceat(before_bytes + most_bytes, begins[:-1], axis=1).T
+
+    def _of_rank(self, rank: int, peaks_bytes: Sequence[int]) -> RankMemory:
+        if rank not in self.throughout:
+            self.throughout[rank] = self._held_throughout(rank)
+        (stages, held, nccl), (activations, tensors, copied) = self.throughout[rank], peaks_bytes
+        found = (*held.items, *nccl, *passing_items(activations, tensors, held.end_of_step, self.terms))
         items = tuple(item for item in found if item.size_bytes)
         return RankMemory(rank, stages, items, activations, held.host_bytes + copied)
+
+    def _held_throughout(self, rank: int) -> tuple[tuple[int, ...], _Held, tuple[Item, ...]]:
+        """The stages of a rank, and what it holds throughout."""
+        program = self.program
+        stages = tuple(number for number, stage in enumerate(program.stages) if stage.rank == rank)
+        forward = {step.stage: step.body for step in reversed(program.orders_of(rank)[0]) if step.phase == FORWARD}
+        return stages, self._held(tuple(forward[stage] for stage in stages)), tuple(nccl_items(program, rank, self.terms))
 
     def _held(self, names: tuple[str, ...]) -> _Held:
         """What a rank holds throughout of the stages with these forward bodies."""
@@ -148,20 +172,21 @@ class Account:
 
 def bodies_of(layout: Layout, sample: Program) -> list[Array]:
     """The numbers of the bodies that every role of a layout runs, slot by slot, taken from a program with a single microbatch."""
-    splits, directions, found = layout.shape.splits, len(layout.placements), []
+    of, splits, directions, begins = layout.slots, layout.shape.splits, len(layout.placements), layout.begins
     number = {name: at for at, name in enumerate(sample.bodies)}
-    for role, order in zip(sample.roles, sample.orders, strict=True):
-        named = np.full((len(KINDS), layout.stages * directions, splits), -1)
+    named = np.full((len(sample.roles), len(KINDS), layout.stages * directions, splits), -1)
+    for at, order in enumerate(sample.orders):
         for step in order:
             if step.phase in NUMBER_OF_KIND:
-                named[NUMBER_OF_KIND[step.phase], step.stage, step.microbatch % splits] = number[step.body]
-        of = layout.columns[role.pipeline]
-        instance = of.microbatch * directions // layout.shape.microbatches * layout.stages + of.stage
-        bodies = named[of.kind, instance, of.microbatch % splits]
-        if (bodies < 0).any():
-            raise InvariantBroken("the program of a single microbatch lacks a body of the layout")
-        found.append(bodies)
-    return found
+                named[at, NUMBER_OF_KIND[step.phase], step.stage, step.microbatch % splits] = number[step.body]
+    parts = [range(begins[role.pipeline], begins[role.pipeline + 1]) for role in sample.roles]
+    lengths, row = [len(part) for part in parts], np.concatenate(parts)
+    instance = of.microbatch * directions // layout.shape.microbatches * layout.stages + of.stage
+    role = np.repeat(np.arange(len(parts)), lengths)
+    bodies = named[role, of.kind[row], instance[row], of.microbatch[row] % splits]
+    if (bodies < 0).any():
+        raise InvariantBroken("the program of a single microbatch lacks a body of the layout")
+    return np.split(bodies, np.cumsum(lengths[:-1]))
 
 
 def usage(body: Body, *, working: bool = False) -> tuple[int, int]:
@@ -181,13 +206,6 @@ def _on_host(body: Body) -> Body:
     copies = (op for op in body.ops if isinstance(op, Collective) and op.purpose is Purpose.OFFLOAD)
     held = ((op, op.payload_bytes if op.kind == COPY_OUT else 0) for op in copies if op.part is not Part.OPTIMIZER)
     return Body(tuple(replace(op, held_bytes=size, freed_bytes=op.payload_bytes - size) for op, size in held))
-
-
-def _peak_bytes(order: Array) -> int:
-    """The peak bytes of consecutive bodies, given the most that each adds and what it leaves. Of a pair that runs together, the
-    whole forward pass counts first."""
-    most_bytes, left_bytes = order.T
-    return int((np.cumsum(left_bytes) - left_bytes + most_bytes).max(initial=0))
 
 
 def over_time(

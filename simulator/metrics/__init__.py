@@ -159,5 +159,5 @@ def observe(
 ) -> Observation:
     """The observation of a timeline, given the labels of each program of its ranks; the default window is the whole timeline."""
     of_class = tuple(labels[program] for program in timeline.skeleton.program.tolist())
-    axes = tuple(sorted({axis for of in labels for axis in of.axes if axis}))
+    axes = tuple(sorted(set[str]().union(*(of.axes for of in labels)) - {""}))
     return Observation(timeline, of_class, window or whole(timeline, labels), axes, model_flop, peak_flop_per_s, repeats)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise, repeat, starmap
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,10 @@ class SlotColumns:
         """The columns of some boxes."""
         paired = Pair in set(map(type, boxes))
         slots: Sequence[Any] = _flat(boxes) if paired else boxes
-        place = [at for box in boxes for at in ((1, 2) if isinstance(box, Pair) else (0,))] if paired else [0] * len(slots)
-        kinds, stages, microbatches = zip(*slots, strict=True) if slots else ((), (), ())
+        place = (at for box in boxes for at in ((1, 2) if isinstance(box, Pair) else (0,))) if paired else repeat(0)
+        kinds, stages, microbatches = (map(itemgetter(at), slots) for at in range(3))
         numbers = map(NUMBER_OF_KIND.get, kinds, repeat(-1))
-        return cls(*(np.array(column, dtype=np.int64) for column in ([*numbers], stages, microbatches, place)))
+        return cls(*(np.fromiter(column, np.int64, len(slots)) for column in (numbers, stages, microbatches, place)))
 
     def __len__(self) -> int:
         """Number of slots."""
