@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from operator import attrgetter
 from typing import Any
@@ -132,7 +133,7 @@ def candidate(scenario: Scenario, session: Session | None = None) -> Candidate |
         memory = memory_of(scenario, layout_of(scenario))
     else:  # lowered as a simulation in this session does, which then finds the slots and their account
         layout = layout_of(scenario, session=session)
-        memory = memory_of(scenario, layout, slots_of(scenario, layout, session.slots), kept=session.accounts)
+        memory = memory_of(scenario, layout, partial(slots_of, scenario, layout, session.slots), kept=session.accounts)
     return Candidate(scenario, max(memory, key=attrgetter("total_bytes")))
 
 

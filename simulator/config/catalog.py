@@ -96,6 +96,8 @@ def find(kind: str, name: str) -> Path:
     """The file of a name of the catalog, or of a path."""
     if kind in DATA and is_path(name):
         return Path(name)
+    if usual := _with_usual_name(kind, name):
+        return usual
     known, spelled = files(kind), written(kind, name)
     if spelled in known:
         return known[spelled]
@@ -112,6 +114,13 @@ def find(kind: str, name: str) -> Path:
     elif hint.endswith(CUT):
         hint = f"{hint.removesuffix(CUT).replace('known:', 'nearest:')}; `trainsim catalog {kind}` lists all {len(known)}"
     raise UserError(f"no {'GPU' if kind == 'gpus' else kind[:-1]} {shown(name)}", hint=hint)
+
+
+def _with_usual_name(kind: str, name: str) -> Path | None:
+    """The file of a name, if it is called as files of its kind are: much quicker than a look at all files of the kind."""
+    stem = plain(name).replace("-", "_") if kind in CODE else plain(name)
+    path = folder(kind) / f"{stem}{'.py' if kind in CODE else '.yaml'}"
+    return None if stem.startswith("_") or "/" in stem or not os.path.isfile(path) else path
 
 
 def module(kind: str, name: Any) -> Any:

@@ -124,23 +124,20 @@ class Account:
         program, ranks = self.program, range(self.program.ranks) if ranks is None else list(ranks)
         own = {rank: [at for at, role in enumerate(program.roles) if role.pipeline == rank] for rank in ranks}
         roles = [at for rank in ranks for at in own[rank]]
-        peaks_bytes = dict(
-            zip(roles, self._peaks_bytes([self._order(at) if bodies is None else bodies[at] for at in roles]), strict=True)
-        )
+        orders = [self._order(at) if bodies is None else bodies[at] for at in roles]
+        peaks_bytes = dict(zip(roles, self._peaks_bytes(orders), strict=True))
         return tuple(self._of_rank(rank, np.max([peaks_bytes[at] for at in own[rank]], axis=0).tolist()) for rank in ranks)
 
     def _order(self, role: int) -> Array:
         """The numbers of the bodies that a role runs."""
-        return np.array([self.number[step.body] for step in self.program.orders[role]])
+        return np.array([self.number[step.body] for step in self.program.orders[role]], dtype=np.int64)
 
     def _peaks_bytes(self, orders: Sequence[Array]) -> Array:
         """The peak bytes of each order of consecutive bodies: of tensors, with working sets, and on the host. Of a pair that runs
         together, the whole forward pass counts first."""
-        none = np.array([-1])
-        begins = np.cumsum([0, *(1 + len(order) for order in orders)])
-        most_bytes, left_bytes = np.moveaxis(
-            self.uses[:, np.concatenate([part for order in orders for part in (none, order)])], 2, 0
-        )
+        none, begins = np.array([-1]), np.cumsum([0, *(1 + len(order) for order in orders)])
+        run = np.concatenate([part for order in orders for part in (none, order)])
+        most_bytes, left_bytes = np.moveaxis(self.uses[:, run], 2, 0)
         before_bytes = np.cumsum(left_bytes, axis=1) - left_bytes
         before_bytes -= np.repeat(before_bytes[:, begins[:-1]], np.diff(begins), axis=1)
         return np.maximum.reduceat(before_bytes + most_bytes, begins[:-1], axis=1).T
@@ -179,7 +176,7 @@ def bodies_of(layout: Layout, sample: Program) -> list[Array]:
         for step in order:
             if step.phase in NUMBER_OF_KIND:
                 named[at, NUMBER_OF_KIND[step.phase], step.stage, step.microbatch % splits] = number[step.body]
-    parts = [range(begins[role.pipeline], begins[role.pipeline + 1]) for role in sample.roles]
+    parts = [np.arange(begins[role.pipeline], begins[role.pipeline + 1]) for role in sample.roles]
     lengths, row = [len(part) for part in parts], np.concatenate(parts)
     instance = of.microbatch * directions // layout.shape.microbatches * layout.stages + of.stage
     role = np.repeat(np.arange(len(parts)), lengths)

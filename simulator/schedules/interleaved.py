@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from ..errors import OutsideDomain
-from ..program.slot import Exchange, Shape, Slot
+from ..program.slot import Exchange, Shape, Slot, several
 
 OPTIONS = ("group",)
 ALTERNATES = True
@@ -79,10 +79,11 @@ def passes(rank: int, shape: Shape) -> tuple[list[Slot], list[Slot]]:
     """A rank's forward slots and its backward slots, each in order: group by group, chunk by chunk."""
     group = group_of(shape)
     rounds = [range(first, min(first + group, shape.microbatches)) for first in range(0, shape.microbatches, group)]
-    turns = [(chunk, microbatch) for microbatches in rounds for chunk in range(shape.chunks) for microbatch in microbatches]
-    forward = [Slot("F", chunk * shape.ranks + rank, m) for chunk, m in turns]
-    backward = [Slot("B", (shape.chunks - 1 - chunk) * shape.ranks + rank, m) for chunk, m in turns]
-    return forward, backward
+    stages = range(rank, shape.chunks * shape.ranks, shape.ranks)
+    microbatches = [microbatch for each in rounds for _ in stages for microbatch in each]
+    forward = [stage for each in rounds for stage in stages for _ in each]
+    backward = [stage for each in rounds for stage in reversed(stages) for _ in each]
+    return several("F", forward, microbatches), several("B", backward, microbatches)
 
 
 def exchanges(rank: int, shape: Shape) -> Iterator[Exchange]:

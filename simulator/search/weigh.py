@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import gcd
 from operator import attrgetter
 from typing import Any
@@ -307,7 +307,7 @@ def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
     except UserError as error:
         reason, example = _fault(error)
         return Examined(INFEASIBLE, reason=reason, example=example)
-    memory = memory_of(scenario, layout, slots, kept=of_this_process().accounts)
+    memory = memory_of(scenario, layout, lambda: slots, kept=of_this_process().accounts)
     most_bytes = max(memory, key=attrgetter("total_bytes")).total_bytes
     if most_bytes > scenario.cluster.gpu.memory_bytes or host_bytes(scenario, memory) > host_capacity_bytes(scenario):
         return Examined(OUT_OF_MEMORY, most_bytes)
@@ -328,7 +328,7 @@ def lack_of(base: Base, choice: Choice) -> Lack | None:
     scenario = _checked(_kept(base, choice), choice)
     try:
         layout = layout_of(scenario, _site(scenario), of_this_process())
-        memory_of(scenario, layout, slots_of(scenario, layout, of_this_process().slots), allow_oom=False)
+        memory_of(scenario, layout, partial(slots_of, scenario, layout, of_this_process().slots), allow_oom=False)
     except Infeasible as error:
         return Lack(error.over_bytes, remedies(scenario))
     except UserError:  # the schedule cannot order the slots of this plan

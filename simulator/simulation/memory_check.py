@@ -6,7 +6,7 @@ therefore lowered, which takes milliseconds, and the slots of all microbatches a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from operator import attrgetter
@@ -27,16 +27,18 @@ from ..program.layout import Layout
 from ..program.program import Program
 from ..units import GIB, show_bytes
 
+Slots = Callable[[], Sequence[Program]]
+"""The lowered slots of a single microbatch (`slots_of`), or none, made when they are needed."""
 LEFT_FRACTION = 0.05
 """Fraction of a GPU's memory: memory with a smaller free fraction is reported as nearly full."""
 
 
 def memory_of(
-    scenario: Scenario, layout: Layout, slots: Sequence[Program] = (), *, allow_oom: bool = True, kept: Kept | None = None
+    scenario: Scenario, layout: Layout, slots: Slots = tuple, *, allow_oom: bool = True, kept: Kept | None = None
 ) -> tuple[RankMemory, ...]:
-    """The memory that a GPU of every pipeline rank needs to run the slots of a layout, which may be lowered already.
+    """The memory that a GPU of every pipeline rank needs to run the slots of a layout, which `slots` may have lowered already.
 
-    Accounts may be `kept`: one serves all orders of the same slots, and any number of microbatches.
+    Accounts may be `kept`: one serves all orders of the same slots, and any number of microbatches, and needs no slots again.
 
     Raises `Infeasible` if a rank needs more memory than the GPU has, unless `allow_oom`.
     """
@@ -59,14 +61,14 @@ def memory_of(
     return memory
 
 
-def _account(scenario: Scenario, layout: Layout, slots: Sequence[Program], kept: Kept) -> Account:
+def _account(scenario: Scenario, layout: Layout, slots: Slots, kept: Kept) -> Account:
     """The account of a layout with a single microbatch, whose bodies are those of any number."""
     plan, dp = derived.placed(scenario), derived.replicas(scenario)
     unblocked, job = replace(plan, overlap=replace(plan.overlap, pp=True)), replace(scenario.job, global_batch=1)
     terms, of = terms_of(scenario, layout), (scenario.model, unblocked, job, layout.sampled)
     options: dict[str, Any] = {"dp": dp, "framework": scenario.framework}
     key = *of, *options.values(), terms
-    return kept.of(key, lambda: Account(lower(*of, **options, slots=slots), terms))
+    return kept.of(key, lambda: Account(lower(*of, **options, slots=slots()), terms))
 
 
 def slots_of(scenario: Scenario, layout: Layout, kept: Kept | None = None) -> tuple[Program, ...]:

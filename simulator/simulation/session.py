@@ -50,16 +50,24 @@ class Session:
     def __repr__(self) -> str:
         return f"Session({len(self._policies)} clusters, {len(self._layouts)} orders of slots)"
 
+    def known(self, kind: str, value: T) -> T:
+        """The first value of a kind that was equal to this one, which may have found out about itself what is needed."""
+        return self._met(kind, value)[0]
+
     def _number(self, kind: str, value: Any) -> int:
         """A number for a value of a kind, the same for equal values as long as they are kept."""
+        return self._met(kind, value)[1]
+
+    def _met(self, kind: str, value: T) -> tuple[T, int]:
+        """The first value of a kind that was equal to this one, and its number."""
         known = self._known.setdefault(kind, [])
-        for at, (other, number) in enumerate(known):
-            if other is value or other == value:
+        for at, (other, _) in enumerate(known):
+            if other is value or _are_the_same(other, value):
                 known.insert(0, known.pop(at))
-                return number
+                return known[0]
         known.insert(0, (value, next(self._numbers)))
         del known[MOST_SITES:]
-        return known[0][1]
+        return known[0]
 
     def prices(self, gpu: Any, options: tuple[Any, ...], make: Callable[[], PricedKernels]) -> PricedKernels:
         """The times of kernels on a GPU with some software."""
@@ -86,3 +94,8 @@ class Session:
     def layout(self, key: tuple[Any, ...], make: Callable[[], Layout]) -> Layout:
         """The order of slots of a schedule for a shape."""
         return self._layouts.of(key, make)
+
+
+def _are_the_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal; two clusters, if the same modules wire them, which their equality leaves out."""
+    return bool(one == other) and all(getattr(one, name, None) is getattr(other, name, None) for name in ("shape", "inside"))

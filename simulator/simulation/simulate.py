@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -44,7 +44,7 @@ from ..workload.job import Job
 from ..workload.model import Model
 from . import ENGINES, MOST_STEPS, choose_engine, estimated_effort, steady_state
 from .fewer_microbatches import Period, fewer_microbatches, period_of
-from .memory_check import memory_of, slots_of
+from .memory_check import Slots, memory_of, slots_of
 from .repeats import Repetition
 from .run import Run
 from .session import Session
@@ -113,13 +113,14 @@ def simulate_scenario(
     schedule = getattr(scenario.plan, "schedule", None)
     if catalog.is_code(schedule):  # the scenario was written in Python: files were looked at when they were read
         scenario = replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
-    given, scenario = scenario, feasible.check(scenario)
+    given, scenario = scenario, feasible.check(replace(scenario, cluster=session.known("cluster", scenario.cluster)))
+    scenario = replace(scenario, model=session.known("model", scenario.model))
     prices = kept_prices(scenario, session)
     site = site_of(scenario, prices, session)
     layout = layout_of(scenario, site, session)
     counts = steady_state.to_simulate(scenario, steps)
     limits = estimated_effort.Limits(engine, long, expect)
-    slots = slots_of(scenario, layout, session.slots)
+    slots = cache(partial(slots_of, scenario, layout, session.slots))
     memory = memory_of(scenario, layout, slots, allow_oom=allow_oom, kept=session.accounts)
 
     def simulated(of: Scenario, layout: Layout, limits: estimated_effort.Limits = limits) -> Simulated:
@@ -135,7 +136,7 @@ def simulate_scenario(
 def _measured(
     scenario: Scenario,
     layout: Layout,
-    slots: Sequence[Program],
+    slots: Slots,
     site: Site,
     limits: estimated_effort.Limits,
     counts: Sequence[int | None],
@@ -144,7 +145,7 @@ def _measured(
 ) -> Simulated:
     """As many training steps as it takes to measure one."""
     for count in counts:
-        program = program_of(scenario, count, layout, slots)
+        program = program_of(scenario, count, layout, slots())
         bound, timeline, used, reason = _simulated(scenario, program, site, limits, folding=folding)
         if window := steady_state.measured(timeline, bound.labels, count, tuple(counts)):
             return Simulated(program, bound, timeline, used, reason, window)

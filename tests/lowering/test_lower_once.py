@@ -29,7 +29,7 @@ def test_slots_that_were_lowered_before_make_the_same_program_and_memory(name: s
     assert shared == anew
     assert [*shared.bodies] == [*anew.bodies]
     assert [*shared.communicators] == [*anew.communicators]
-    assert memory_of(chosen, layout, slots) == memory_of(chosen, layout)
+    assert memory_of(chosen, layout, lambda: slots) == memory_of(chosen, layout)
 
 
 def test_slots_of_a_microbatch_serve_any_number_of_them() -> None:
