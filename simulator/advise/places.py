@@ -143,10 +143,10 @@ def _nodes_of_group(run: Run) -> int:
 
 def _imbalance(run: Run) -> str:
     """The rank that computes for longest, what it has that others have not, and the operators that take longer there."""
-    timeline, perturbed = run.engine_timeline, run.scenario.perturb
+    timeline, perturbed, placement = run.engine_timeline, run.scenario.perturb, run.scenario.plan.placement
     slow = [p for p in perturbed if p.rank is not None and p.speed is not None and p.speed < 1]
     if slow:
-        return ", ".join(f"rank {p.rank} runs at {p.speed:g} of its speed" for p in slow) + ", and others wait for it"
+        return ", ".join(f"{p.target(placement)} runs at {p.speed:g} of its speed" for p in slow) + ", and others wait for it"
     operators: list[dict[str, float]] = []
     for which, labels in enumerate(run.observation.labels):
         rows = _kernel_rows(run, which)

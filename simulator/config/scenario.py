@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
@@ -35,22 +35,26 @@ EXAMPLE = '{rank: 13, speed: 0.8} or {link: "node0/nic3>leaf3", capacity: 0.5}'
 @documented
 @dataclass(frozen=True, slots=True)
 class Perturb(Declared):
-    """A change of speed of a rank, or of capacity of a link, for an interval of time. A rank has a speed, a link a capacity."""
+    """A change of speed of a GPU, or of capacity of a link, for an interval of time. A GPU has a speed, a link a capacity."""
 
-    rank: Annotated[int | None, Limits(ge=0), "number of the rank whose speed changes; None for a link"] = None
+    rank: Annotated[
+        int | None,
+        Limits(ge=0),
+        "number of the GPU whose speed changes, which is that of its rank without plan.placement; left out for a link",
+    ] = None
     speed: Annotated[
         float | None,
         Limits(ge=LEAST_FACTOR, le=100),
-        "constant factor on the speed of the rank, such as 0.8; random factors are not modelled yet",
+        "constant factor on the speed of the GPU, such as 0.8; random factors are not modelled yet",
     ] = None
-    link: Annotated[Name | None, "link whose capacity changes, written as source>target; None for a rank"] = None
+    link: Annotated[Name | None, "link whose capacity changes, written as source>target; left out for a GPU"] = None
     capacity: Annotated[
         float | None,
         Limits(ge=0, le=100),
         "constant factor on the bandwidth of the link, 0 for an outage; random factors are not modelled yet",
     ] = None
     from_s: Annotated[Seconds, "simulated time at which the change begins"] = 0.0
-    until_s: Annotated[Seconds | None, "simulated time at which the change ends; None for no end"] = None
+    until_s: Annotated[Seconds | None, "simulated time at which the change ends; left out for no end"] = None
 
     not_yet: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("random", "seed", "distribution", "probability", "jitter"), "random perturbations are not modelled yet"
@@ -73,10 +77,23 @@ class Perturb(Declared):
     @property
     def text(self) -> str:
         """The change in words: `rank 13 at 0.6 of its speed, from 1 s until 3 s`."""
-        what = f"{self.link} at {self.capacity:g} of its capacity" if self.rank is None else ""
-        what = what or f"rank {self.rank:,} at {self.speed:g} of its speed"
+        return self.text_with(None)
+
+    def text_with(self, placement: Sequence[int] | None) -> str:
+        """The change in words, where the ranks run on these GPUs: `GPU 13 (rank 2) at 0.6 of its speed`."""
+        what = "capacity" if self.rank is None else "speed"
+        factor = self.capacity if self.rank is None else self.speed
+        what = f"{self.target(placement)} at {factor:g} of its {what}"
         begins = f", from {show_s(self.from_s)}" if self.from_s else ""
         return what + begins + ("" if self.until_s is None else f"{' ' if begins else ', '}until {show_s(self.until_s)}")
+
+    def target(self, placement: Sequence[int] | None) -> str:
+        """What changes: a link, a rank, or where the ranks are placed by a list, a GPU with the rank on it."""
+        if self.rank is None:
+            return str(self.link)
+        if placement is None or self.rank not in placement:
+            return f"rank {self.rank:,}"
+        return f"GPU {self.rank:,} (rank {placement.index(self.rank):,})"
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,9 @@ def kinds_of(run: Run) -> Kinds:
 
 
 def perturbed(run: Run) -> list[int]:
-    """The ranks whose speed the scenario changes."""
-    return sorted({one.rank for one in run.scenario.perturb if one.rank is not None and one.rank < run.gpus})
+    """The ranks on the GPUs whose speed the scenario changes."""
+    gpus = [one.rank for one in run.scenario.perturb if one.rank is not None]
+    return [int(rank) for rank in np.flatnonzero(np.isin(derived.gpus_of(run.scenario), gpus))]
 
 
 def candidates(run: Run, kinds: Kinds) -> list[int]:

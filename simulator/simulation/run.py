@@ -291,7 +291,7 @@ def _scenario_lines(run: Run) -> list[tuple[str, str]]:
 
 def _perturbed(scenario: Scenario) -> str:
     """The changes of speed and capacity that are simulated, in words; of many the first."""
-    texts = [one.text for one in scenario.perturb]
+    texts = [one.text_with(scenario.plan.placement) for one in scenario.perturb]
     more = len(texts) - MOST_PERTURBED
     return "; ".join([*texts[:MOST_PERTURBED], *([f"and {more:,} more"] if more > 0 else [])])
 

@@ -6,7 +6,7 @@ Values that are equal in all runs are left out, so that a run compared with itse
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -52,8 +52,9 @@ class Comparison(Summarised):
     def scenario_in_words(self) -> dict[str, Values]:
         """The fields of the scenarios that differ, with a sentence for each perturbation in place of the list of them."""
         found = dict(self.scenario)
+        placements = [run.scenario.plan.placement for run in self.runs.values()]
         lists = zip_longest(*(one or () for one in found.pop("perturb", ())))
-        texts = (tuple(None if one is None else Perturb(**one).text for one in ones) for ones in lists)
+        texts = (tuple(map(_in_words, ones, placements)) for ones in lists)
         return {**found, **{f"perturb.{number}": values for number, values in enumerate(texts)}}
 
     @cached_property
@@ -95,6 +96,11 @@ def compare(runs: Mapping[str, Run]) -> Comparison:
     if not runs:
         raise UserError("there is no run to compare", hint=EXAMPLE)
     return Comparison(dict(runs))
+
+
+def _in_words(perturbation: Mapping[str, Any] | None, placement: Sequence[int] | None) -> str | None:
+    """The sentence for a perturbation of a run with this placement."""
+    return None if perturbation is None else Perturb(**perturbation).text_with(placement)
 
 
 def _fields(run: Run) -> dict[str, Any]:

@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
+from simulator.advise.places import place_of
 from simulator.figures import bars, shown_ranks, trace
 from simulator.figures.bars import chart_of_run
 from simulator.figures.gantt import gantt, gantts
 from simulator.figures.shown_ranks import candidates, kinds_of, left_out, spread, spread_within
 from simulator.simulation.run import Run
+from simulator.study.without import IMBALANCE
 
 from ..small_scenarios import scenario, small_cluster
 
@@ -45,6 +47,18 @@ def test_a_slow_rank_and_every_other_kind_of_rank_have_rows() -> None:
     alike = sum(int(label.split()[3]) if " other" in label else 0 for label in labels)
     assert alike + len(labels) == run.gpus
     assert not chart_of_run(run).note
+
+
+def test_a_slow_gpu_is_marked_on_the_rank_that_is_placed_there() -> None:
+    slow = sim.Perturb(rank=0, speed=0.5)
+    run = scenario(cluster=small_cluster(1), plan=sim.Plan(pp=4, placement=(3, 2, 1, 0)), perturb=(slow,)).simulate()
+    assert shown_ranks.perturbed(run) == [3]
+    assert [row.label for row in chart_of_run(run).rows][3] == "rank 3 (stage 3, perturbed)"
+    assert sum("perturbed" in row.label for row in chart_of_run(run).rows) == 1
+    assert dict(run.summary)["perturbed"] == "GPU 0 (rank 3) at 0.5 of its speed"
+    assert place_of(run, IMBALANCE).startswith("GPU 0 (rank 3) runs at 0.5 of its speed")
+    plain = scenario(cluster=small_cluster(1), plan=sim.Plan(pp=4)).simulate()
+    assert dict(sim.compare({"a": plain, "b": run}).summary)["perturb.0"] == "None | GPU 0 (rank 3) at 0.5 of its speed"
 
 
 def test_ranks_that_were_simulated_one_by_one_but_look_alike_have_one_row() -> None:
