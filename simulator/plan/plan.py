@@ -35,17 +35,19 @@ def _with_changes(value: Declared) -> str:
 class Overlap(Declared):
     """Communication that may run beside compute; other communication is exposed."""
 
-    dp: Annotated[bool | None, "whether gradients are reduced during the backward pass; None: as the framework does"] = None
+    dp: Annotated[bool | None, "whether gradients are reduced during the backward pass; left out: as the framework does"] = None
     tp: Annotated[
         bool | Literal["decomposed"] | None,
         "whether tensor-parallel collectives run beside GEMMs of the backward pass; decomposed: also cuts GEMMs of layers into "
-        "pieces, and exchanges the tokens of one piece beside another; None: as the framework does",
+        "pieces, and exchanges the tokens of one piece beside another; left out: as the framework does",
     ] = None
-    pp: Annotated[bool | None, "whether transfers between pipeline stages run beside compute; None: as the framework does"] = None
+    pp: Annotated[
+        bool | None, "whether transfers between pipeline stages run beside compute; left out: as the framework does"
+    ] = None
     ep: Annotated[
         bool | None,
         "whether exchanges of experts run beside compute of another microbatch, in pairs of a forward and a backward pass; "
-        "None: as the framework does",
+        "left out: as the framework does",
     ] = None
     weight_gradients: Annotated[
         bool, "whether experts compute weight gradients while their input gradients are on the way back"
@@ -90,17 +92,18 @@ class Sharding(Declared):
     kind: Annotated[Kind, "zero1: divides the optimizer state; zero2: gradients too; zero3, fsdp, hsdp: parameters too"] = "none"
     group: Annotated[
         Degree | None,
-        "number of data-parallel ranks that divide the state; other groups hold replicas; None: all, for hsdp those of a node",
+        "number of data-parallel ranks that divide state; other groups hold replicas; left out: all, for hsdp those of a node",
     ] = None
-    reshard: Annotated[bool | None, "whether a forward pass releases the parameters that it gathered; None: if pp = 1"] = None
+    reshard: Annotated[bool | None, "whether a forward pass releases the parameters that it gathered; left out: if pp = 1"] = None
     prefetch: Annotated[int, Limits(ge=0, le=2**10), "number of units gathered ahead of the unit in use"] = 1
-    in_flight: Annotated[Degree | None, "most units that are gathered at the same time; None: as prefetch allows"] = None
+    in_flight: Annotated[Degree | None, "most units that are gathered at the same time; left out: as prefetch allows"] = None
     reduce: Annotated[
         Literal["each", "last"] | None,
-        "each: every backward pass reduces gradients; last: only the last of a step; None: each for zero2, zero3, and if pp = 1",
+        "each: every backward pass reduces gradients; last: only the last of a step; left out: each for zero2, zero3, and "
+        "if pp = 1",
     ] = None
     reduce_dtype: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None, "number format in which gradients are reduced; None: that of the framework"
+        Literal["fp32", "bf16", "fp16"] | None, "number format in which gradients are reduced; left out: that of the framework"
     ] = None
     unit: Annotated[
         Degree | Literal["half-layer"],
@@ -158,10 +161,10 @@ class Moe(Declared):
     ] = "alltoall"
     node: Annotated[
         Degree | None,
-        "of deepep: ranks of a group that share a node; None: as many as the cluster has, if they divide ep, else fewer",
+        "of deepep: ranks of a group that share a node; left out: as many as the cluster has, if they divide ep, else fewer",
     ] = None
     nodes_per_token: Annotated[
-        Degree | None, "of deepep: number of nodes that the experts of a token are chosen from; None: all nodes of the group"
+        Degree | None, "of deepep: number of nodes that the experts of a token are chosen from; left out: all nodes of the group"
     ] = None
     ranks: Annotated[
         Literal["each", "hottest"],
@@ -195,7 +198,7 @@ class Plan(Declared):
 
     tp: Annotated[Degree, "number of GPUs that divide every layer among them (tensor parallelism)"] = 1
     pp: Annotated[Degree, "number of pipeline ranks, each with its own layers (pipeline parallelism)"] = 1
-    dp: Annotated[Degree | None, "number of replicas of the model (data parallelism); None: as many as the GPUs allow"] = None
+    dp: Annotated[Degree | None, "number of replicas of the model (data parallelism); left out: as many as the GPUs allow"] = None
     cp: Annotated[Degree, "number of GPUs that divide every sequence among them (context parallelism)"] = 1
     cp_kind: Annotated[
         Literal["ring", "all-gather", "ulysses", "mixed"],
@@ -203,7 +206,7 @@ class Plan(Declared):
         "for heads; mixed: all-to-alls among neighbours, and a ring of such groups",
     ] = "ring"
     cp_ulysses: Annotated[
-        Degree | None, "of cp_kind mixed, number of neighbours that exchange tokens for heads; None: those of a node"
+        Degree | None, "of cp_kind mixed, number of neighbours that exchange tokens for heads; left out: those of a node"
     ] = None
     cp_balance: Annotated[
         bool,
@@ -213,9 +216,9 @@ class Plan(Declared):
     ep: Annotated[
         Degree, "number of GPUs that divide the experts of a layer among them; these GPUs are among those of tp and dp"
     ] = 1
-    etp: Annotated[Degree | None, "number of GPUs that divide every expert among them (tensor parallelism); None: tp"] = None
+    etp: Annotated[Degree | None, "number of GPUs that divide every expert among them (tensor parallelism); left out: tp"] = None
     sequence_parallel: Annotated[
-        bool | None, "whether tensor-parallel GPUs divide the tokens of norms and residuals among them; None: if tp > 1"
+        bool | None, "whether tensor-parallel GPUs divide the tokens of norms and residuals among them; left out: if tp > 1"
     ] = None
     chunks: Annotated[Degree, "number of stages on each pipeline rank (virtual pipeline)"] = 1
     layout: Annotated[
@@ -228,7 +231,7 @@ class Plan(Declared):
     ] = "baseline"
     schedule: Annotated[str, Text("schedule"), "order of forward and backward passes on every pipeline rank"] = "1f1b"
     group: Annotated[
-        Degree | None, "number of microbatches per round of an interleaved schedule; None: chosen by the schedule"
+        Degree | None, "number of microbatches per round of an interleaved schedule; left out: chosen by the schedule"
     ] = None
     splits: Annotated[Degree, "number of parts of every sequence, for schedules that pipeline these parts"] = 1
     memory_limit: Annotated[
@@ -241,18 +244,18 @@ class Plan(Declared):
         "synchronised: every rank waits for the global gradient norm; post-validated: it waits for its own gradients only",
     ] = "synchronised"
     sharding: Annotated[
-        Sharding | Kind | None, "model state that data-parallel ranks divide among them; None: as the framework does"
+        Sharding | Kind | None, "model state that data-parallel ranks divide among them; left out: as the framework does"
     ] = None
     recompute: Annotated[
         Recompute | Literal["none", "selective", "per-op", "full"] | None,
-        "activations that the backward pass recomputes instead of keeping them; None: as the framework does",
+        "activations that the backward pass recomputes instead of keeping them; left out: as the framework does",
     ] = None
     offload: Annotated[
         Offload | Literal["none", "activations", "optimizer", "parameters"],
         "data that the host keeps; activations: of all layers that can be copied; parameters: the optimizer too",
     ] = "none"
     rank_order: Annotated[str, Text("rank_order"), "axes of parallelism, the fastest varying first"] = "tp-cp-ep-dp-pp"
-    placement: Annotated[tuple[Rank, ...] | None, "GPU of every rank, in the order of the ranks; None: rank r is GPU r"] = None
+    placement: Annotated[tuple[Rank, ...] | None, "GPU of every rank, in order of ranks; left out: rank r is GPU r"] = None
     overlap: Annotated[Overlap, "which communication may run beside compute"] = field(default_factory=Overlap)
     moe: Annotated[Moe, "routing of tokens to experts, and the exchange that takes them there"] = field(default_factory=Moe)
 
@@ -335,7 +338,7 @@ class Fidelity(Declared):
     overlap: Annotated[
         Literal["free", "slowed"] | None,
         "slowed: communication takes multiprocessors and memory bandwidth from compute beside it; free: compute takes as long as "
-        "alone; None: slowed, but free with collectives: stepwise, and where every rank has its own rows (moe.ranks: each)",
+        "alone; left out: slowed, but free with collectives: stepwise, and where every rank has its own rows (moe.ranks: each)",
     ] = None
     granularity: Annotated[Literal["op"], "op: every kernel and every collective is simulated"] = "op"
     power: Annotated[

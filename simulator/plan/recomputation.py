@@ -20,11 +20,12 @@ class Recompute(Declared):
         "of every other GEMM and of reduce-scatters, as in torchtitan",
     ] = "none"
     ops: Annotated[tuple[Name, ...], "operators whose results are recomputed, such as [mlp_norm, gated_activation]"] = ()
-    first: Annotated[Degree | None, "number of layers of every stage, counted from its first, that recompute; None: all"] = None
+    first: Annotated[Degree | None, "number of layers of every stage, from its first on, that recompute; left out: all"] = None
     every: Annotated[Degree, "every so many-th layer of a stage recomputes; 2: every other layer"] = 1
     together: Annotated[Degree, "number of consecutive layers of which only the input of the first is kept"] = 1
     early_stop: Annotated[
-        bool | None, "whether recomputation ends at the last tensor that is needed, as in PyTorch; None: as the framework does"
+        bool | None,
+        "whether recomputation ends at the last tensor that is needed, as in PyTorch; left out: as the framework does",
     ] = None
 
     @classmethod
