@@ -15,7 +15,7 @@ from simulator.costs.kernels.fit_choice import PLAIN_SIGMA, FitLibrary, best_fit
 from simulator.costs.kernels.gemm import FAMILY as GEMM
 from simulator.costs.kernels.gpu_model import cached_share, clock_per_s, fetched_s, machine
 from simulator.costs.kernels.rowwise import OPERATOR_US
-from simulator.kernels import Attention, Gemm
+from simulator.kernels import Attention, Gemm, Rowwise
 
 SHELF = shipped_fits.shipped()
 LARGE = Gemm(8192, 8192, 8192, 4)
@@ -58,6 +58,22 @@ def test_two_partitions_hold_less_and_a_cache_is_no_slower_than_memory() -> None
         assert fetched_s(a100, share * a100.cache_bytes) <= share * a100.cache_bytes / a100.bytes_per_s * (
             1 + 1e-9
         )  # TOLERANCE: rounding
+
+
+@pytest.mark.parametrize("op", ["rmsnorm", "layernorm", "softmax", "rmsnorm_backward", "gelu", "add"])
+@pytest.mark.parametrize("rows", [1024, 8192, 65536])
+def test_no_memory_bound_kernel_is_slower_with_more_bandwidth_and_more_multiprocessors(op: str, rows: int) -> None:
+    """B200, whose ratios are those of another GPU, beside H200, which has its own."""
+    kernel = Rowwise(op, rows, 8192, 2, 4)
+    h200, b200 = (Estimator(shipped_fits.gpu(name), "bf16", SHELF).estimate(kernel).seconds for name in ("h200", "b200"))
+    assert b200 < h200
+
+
+def test_threads_wait_longer_for_a_memory_that_delivers_more_but_less_than_in_proportion() -> None:
+    """The ratios that H100 lends to H200, which has its own: within 12% of them, and between those of H100 and in proportion."""
+    h200, kernel = shipped_fits.gpu("h200"), Rowwise("rmsnorm", 65536, 8192, 2, 4)
+    own, lent = (Estimator(h200, "bf16", shelf).estimate(kernel).seconds for shelf in (SHELF, without("h200")))
+    assert abs(lent / own - 1) < 0.12
 
 
 def test_kernels_in_triton_are_borrowed_from_any_gpu() -> None:

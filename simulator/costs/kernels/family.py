@@ -147,7 +147,7 @@ class Fit:
     """Operators with their own measurements: time over the time of a pointwise kernel of the same bytes, and the relative error
     of this ratio."""
     waits: float = 1.0
-    """How many times as many bytes the memory delivers per cycle and thread as on the GPU of the ratios."""
+    """How many times as long threads wait for memory, beside its streaming, as on the GPU of the ratios."""
     beside: Mapping[str, float] = field(default_factory=dict)
     """Quantities measured beside the kernels and not part of their times, by the names that the family defines."""
     ratio_rows: Mapping[str, RatioRows] = field(default_factory=dict)
