@@ -1,18 +1,25 @@
 """The hash of a scenario: of all that its names stand for, of the files that it names, and of the version of the program.
 
-A result of another version is never taken. What names stand for is looked up once for all scenarios that name the same.
+A result of another version is never taken. What names stand for is looked up once for all scenarios that name the same. Code is
+found as an import finds it, and read without being run; the files that the code itself imports or opens are not part of the hash.
 """
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from ..config.document import Document
-from ..config.named_parts import located, resolved
+from ..config import catalog, user_code
+from ..config.document import Document, beside, dotted
+from ..config.named_parts import CODE, MAY_BE_PATHS, resolved
 from ..config.scenario import NAMED
+from ..config.shipped_fits import PROFILE
 from ..files import read_bounded
 from ..study.program_version import version
 
@@ -45,18 +52,50 @@ def _part(document: Document, *, named: bool) -> Document:
 
 
 def _digest(document: Document) -> str:
-    data = located(document).data
-    digest = sha256(json.dumps(data, sort_keys=True, default=repr).encode())
-    for file in sorted(_files(data)):
-        digest.update(read_bounded(file, MOST_BYTES, "a file of a scenario"))
+    data = json.dumps(document.data, sort_keys=True, default=repr)
+    return sha256(f"{data} {of_files(document)}".encode()).hexdigest()
+
+
+def of_files(document: Document) -> str:
+    """The hash of the files that fields of a document name: tables, shares, fabrics, profiles and code."""
+    digest = sha256()
+    for name, path in _files(document):
+        content = read_bounded(path, MOST_BYTES, "a file of a scenario") if Path(path).is_file() else b""
+        digest.update(f"{name} {sha256(content).hexdigest()} ".encode())
     return digest.hexdigest()
 
 
-def _files(value: Any) -> set[str]:
-    """The files that a value names, such as a table of a schedule, a file of shares or a module of the user."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return set().union(*map(_files, value))
-    path = value.partition(".py:")[0] + ".py" if isinstance(value, str) and ".py:" in value else value
-    return {path} if isinstance(path, str) and Path(path).suffix and Path(path).is_file() else set()
+def _files(document: Document) -> Iterator[tuple[str, str]]:
+    """A label and the path of every file that a field names: beside the file in which its name stands, as the reader finds it."""
+    for place, is_path in {**MAY_BE_PATHS, PROFILE: bool}.items():
+        name = document.at(place)
+        if isinstance(name, str) and is_path(name):
+            path = beside(name, document.mark(place))
+            yield f"{dotted(place)}: {path}", path
+    for place in CODE:
+        name = document.at(place)
+        if not catalog.is_code(name):
+            continue
+        where, _ = user_code.divided(name)
+        if where.endswith(".py"):
+            path = beside(where, document.mark(place))
+            yield f"{dotted(place)}: {path}", path
+        else:
+            yield from ((f"{dotted(place)}: {where}", path) for path in _sources(where))
+
+
+def _sources(module: str) -> Iterator[str]:
+    """The files of a module and of the packages around it: of the current folder first, as where they are imported."""
+    names, folders = module.split("."), [str(Path().resolve()), *sys.path]
+    if not all(map(str.isidentifier, names)):
+        return
+    for number, name in enumerate(names):
+        spec = PathFinder.find_spec(name, folders)
+        if spec is None and not number:
+            with suppress(ValueError):
+                spec = find_spec(name)  # by a finder without folders, such as that of a package installed for editing
+        if spec is None:
+            return
+        if spec.has_location and spec.origin:
+            yield spec.origin
+        folders = list(spec.submodule_search_locations or ())

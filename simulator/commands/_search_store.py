@@ -1,6 +1,7 @@
 """The table of a search in SQLite: what is known about each plan, from its memory to its simulated step.
 
-The hash is that of the scenario without the plan, of the plan, and of the version of the program.
+The hash is that of the scenario without the plan, of the plan with the table that is its schedule, and of the version of the
+program.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-from ..config.document import Mark, place_of
+from ..config.document import Document, Mark, place_of
 from ..search.records import Known
 from ..search.search import OF_SPACE
 from ..search.space import Choice, with_values
 from ..search.weigh import Base, Measured, Weighed
 from ..study.program_version import version
 from ._result_store import Row, Table, opened_store
-from ._scenario_key import ScenarioKeys
+from ._scenario_key import ScenarioKeys, of_files
 
 MOST_BASES = 1024
 TABLE = Table(
@@ -45,6 +46,7 @@ class StoredPlans:
 
     def __init__(self, path: str, base: Base, *, resume: bool, merge: bool) -> None:
         self._key = lru_cache(MOST_BASES)(lambda others: _key_of_rest(base, json.loads(others)))
+        self._table = lru_cache(MOST_BASES)(lambda schedule: of_files(Document.of({"plan": {"schedule": schedule}})))
         self._store = opened_store(path, TABLE, resume=resume, merge=merge)
 
     def known(self, choice: Choice) -> Known | None:
@@ -59,7 +61,8 @@ class StoredPlans:
     def _hash(self, choice: Choice) -> str:
         parts = asdict(choice)
         others = json.dumps(parts.pop("others"), default=repr)
-        return sha256(f"{self._key(others)} {json.dumps(parts, sort_keys=True)}".encode()).hexdigest()
+        known = self._key(others), self._table(choice.schedule), json.dumps(parts, sort_keys=True)
+        return sha256(" ".join(known).encode()).hexdigest()
 
     def close(self) -> None:
         self._store.close()
