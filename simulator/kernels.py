@@ -141,7 +141,7 @@ class Attention:
 
     With a `prefix` the sequences are the next `seq` tokens of longer sequences, and also see the keys of `prefix` tokens before.
     With a `window` a token of a causal sequence sees the latest `window` tokens, itself included, or, if `chunked`, the earlier
-    tokens of its own chunk of `window` tokens.
+    tokens of its own chunk of `window` tokens. A window of the whole sequence is none.
     """
 
     family: ClassVar[str] = "attention"
@@ -170,6 +170,11 @@ class Attention:
         return self.prefix + (self.seq if self.diagonal else 0)
 
     @property
+    def effective_window(self) -> int:
+        """The window where it hides earlier tokens; 0 where a token sees all of them."""
+        return self.window if self.window < self.prefix + self.seq else 0
+
+    @property
     def widths(self) -> tuple[int, int]:
         """Widths of a head: of queries and keys, and of values and results."""
         return self.head_dim, self.value_dim or self.head_dim
@@ -180,7 +185,8 @@ class Attention:
         earlier = f" {'after' if self.diagonal else 'on only'} {self.prefix}" if self.prefix else ""
         tokens = f"{self.batch} x {self.seq} tokens{earlier}"
         values = f" with values of {self.value_dim}" if self.value_dim else ""
-        window = f", {'chunks' if self.chunked else 'window'} of {self.window}" if self.window else ""
+        limit = self.effective_window
+        window = f", {'chunks' if self.chunked else 'window'} of {limit}" if limit else ""
         packed = f", {self.packed:.3g} of the scores within documents" if self.packed < 1 else ""
         mask = "causal" if self.causal else "full"
         return f"{tokens}, {self.heads} heads of {self.head_dim}{values}{keys}, {mask}{window}{packed}"
@@ -197,7 +203,7 @@ class Attention:
     @property
     def flop(self) -> int:
         """Flop of the kernel: half if causal, fewer in a window. The backward pass has one more GEMM, of recomputed scores."""
-        full = self._flop_of(self._windowed_scores) if self.window else self.model_flop
+        full = self._flop_of(self._windowed_scores) if self.effective_window else self.model_flop
         done = full if self.part is Part.FORWARD else full * 5 // 4
         return done // 2 if self.causal else done
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.config import feasible
 from simulator.errors import UserError
-from simulator.kernels import Attention, Part, Rowwise
+from simulator.kernels import Attention, Part, Rowwise, Split
 from simulator.plan.mesh import Mesh
 from simulator.program.operations import AnyOp, Collective, Compute, Purpose
 from simulator.program.program import Program
@@ -209,6 +209,24 @@ def test_t15_8_ulysses_exchanges_tokens_for_heads_and_copies_key_heads(cp: int, 
     assert {op.kind for op in (*forward, *backward) if isinstance(op, Collective)} == {"alltoall"}
     (kernel,) = kernels(forward)
     assert (kernel.seq, kernel.heads, kernel.kv_heads) == (1024, HEADS // tp // cp, copied // cp)
+
+
+@pytest.mark.parametrize("kind", ["sliding", "chunked"])
+def test_t15_8_a_window_is_that_of_whole_sequences_with_ulysses(kind: str) -> None:
+    """Below, at and above the tokens of a rank (128), and at and above the sequence: flop and words as for a share of heads."""
+    lasted = []
+    for window in (64, 127, 128, 129, 256, 1023, 1024, 2048, 0):
+        model = small_model(layers=2, kv_heads=8, window=window, window_kind=kind if window else "sliding")
+        of, whole = (replace(shared(cp, "ulysses"), model=model) for cp in (8, 1))
+        for part in BOTH:
+            (found,), (alone,) = (kernels(of_attention(one, part)) for one in (of, whole))
+            assert found == alone.split(Split.INNER, 8)
+            assert 8 * found.flop == alone.flop
+            assert found.shape == alone.split(Split.INNER, 8).shape
+        lasted.append(of.simulate().metrics.step_time_s)
+    assert lasted == sorted(lasted)
+    assert lasted[-3] == lasted[-2] == lasted[-1]
+    assert lasted[0] < lasted[-1]
 
 
 def test_t15_8_copies_of_key_heads_are_kept_and_the_result_for_the_heads_of_a_rank() -> None:

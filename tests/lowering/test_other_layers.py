@@ -178,9 +178,18 @@ def test_t16_6_parts_of_a_sequence_add_up_in_a_window_too(window: int, parts: in
 
 @pytest.mark.parametrize("kind", ["sliding", "chunked"])
 def test_t16_6_a_window_of_the_whole_sequence_is_none(kind: str) -> None:
-    assert layer(window=SEQ, window_kind=kind) == layer()
-    assert layer(window=SEQ - 1, window_kind=kind) != layer()
-    assert layer(window=SEQ, window_kind=kind, prefix=1, seq=SEQ) != layer(prefix=1)
+    """By flop, by words, and by time and its provenance: the kernel itself may yet be that of more tokens."""
+    estimator = Estimator(shipped_fits.gpu("h100"), "bf16", shipped_fits.shipped())
+
+    def told(window: int, prefix: int) -> Any:
+        found = layer(window=window, window_kind=kind if window else "sliding", prefix=prefix)["attention"]
+        kernels = [kernel for kernel in (found.forward, found.input_gradient) if isinstance(kernel, Attention)]
+        assert len(kernels) == 2
+        return [(kernel.flop, kernel.shape, estimator.estimate(kernel)) for kernel in kernels], found.saved_bytes
+
+    for prefix in (0, SEQ):
+        assert told(SEQ + prefix, prefix) == told(2 * SEQ + prefix, prefix) == told(0, prefix)
+        assert told(SEQ + prefix - 1, prefix) != told(0, prefix)
 
 
 def test_t16_7_every_nth_layer_sees_all_tokens_and_equal_stages_share_bodies() -> None:

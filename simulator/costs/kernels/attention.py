@@ -263,7 +263,7 @@ class AttentionFamily(KernelFamily):
         backward, timed = kernel.part is not Part.FORWARD, chosen.fit.backward_rows > 0
         time_s = _pass_s(chosen.fit.constants, machine, kernel, estimator.options.launches, backward=backward)
         found = estimator.estimate_from(chosen, time_s, f"{self.name} backward" if backward else self.name, self.sizes(kernel))
-        masked = kernel.window > 0 or kernel.packed < 1
+        masked = kernel.effective_window > 0 or kernel.packed < 1
         more = math.hypot(ODD_SIGMA * (kernel.head_dim % HEAD_MULTIPLE > 0), WINDOW_SIGMA * masked)
         if masked and found.provenance == "measured":
             found = replace(found, provenance="transferred")
@@ -373,7 +373,7 @@ def _pass_s(constants: AttentionConstants, machine: Machine, kernel: Attention, 
     alike = replace(kernel, head_dim=sum(kernel.widths) // 2)
     how: dict[str, Any] = {"element_bytes": kernel.element_bytes, "backward": backward, "launches": launches}
     took_s = float(attention_s(constants, machine, alike, **how))
-    if not kernel.window and kernel.packed == 1:
+    if not kernel.effective_window and kernel.packed == 1:
         return took_s
     launch_s, moving_s = constants.launch_us / US_PER_S, kernel.traffic_bytes / (constants.memory * machine.bytes_per_s)
     share = kernel.flop / replace(kernel, window=0, chunked=False, packed=1.0).flop

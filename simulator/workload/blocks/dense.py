@@ -199,8 +199,10 @@ def norm(model: Architecture, name: str, shape: tuple[int, int, int]) -> BlockOp
 
 
 def scores(model: Architecture, batch: int, seq: int, element_bytes: int, prefix: int, window: int) -> BlockOp:
-    """Fused attention, which keeps queries, keys, values and one number per row."""
-    window = window if window < prefix + seq else 0
+    """Fused attention, which keeps queries, keys, values and one number per row.
+
+    The window stays that of the model, since ranks that exchange tokens for heads see more than `seq` tokens.
+    """
     chunked = window > 0 and model.window_kind == "chunked"
     shape = (batch, seq, model.heads, model.kv_heads, model.head_dim, True, element_bytes)
     forward = Attention(*shape, prefix=prefix, window=window, chunked=chunked, value_dim=model.value_head_dim)
