@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -27,9 +26,7 @@ if TYPE_CHECKING:
     from ..advise.explanation import Explanation
 
 MOST_IDLE = 8
-"""Most causes of idle time that are listed."""
-MOST_LISTED = 5
-"""Most stages, and most links, of the path that are listed."""
+"""Most causes of idle time that are listed by themselves."""
 
 
 @click.command("explain", short_help="Say why a step is slow, and what to change.")
@@ -84,6 +81,7 @@ def command(
 
 
 def _print(found: Explanation) -> None:
+    from ..advise.shown_parts import WATERFALL, idle_rows, path_sentences, waterfall_rows
     from ..units import show_s
 
     metrics = found.run.metrics
@@ -91,37 +89,18 @@ def _print(found: Explanation) -> None:
     for number, loss in enumerate(found.losses, 1):
         _paragraph(f"{number:>2}. ", f"{loss.cause}: {loss.text}.")
     say()
-    rows = [
-        [
-            bar.cause,
-            f"{found.waterfall.fraction(bar):z.2%}",
-            *("" if s is None else show_s(s) for s in (bar.seconds, bar.alone_s)),
-        ]
-        for bar in found.waterfall.bars
-    ]
     title = "Waterfall: causes removed one after another, from the step down to its flop at peak"
-    print_table(["cause", "of the step", "seconds", "removed alone"], rows, right=(1, 2, 3), title=title)
+    print_table(WATERFALL, waterfall_rows(found.waterfall), right=(1, 2, 3), title=title)
     say()
-    path = found.path
-    parts = ", ".join(f"{name} {show_s(value)}" for name, value in path.by_category.items())
-    _paragraph("", f"Critical path, {len(path.segments):,} operations: {parts}.")
-    stages = {stage: took for stage, took in path.by(lambda segment: segment.stage).items() if stage >= 0}
-    if len(stages) > 1:
-        _paragraph("", f"Stages on the path: {_listed([(f'stage {stage}', took) for stage, took in stages.items()])}.")
-    if path.by_link:
-        _paragraph("", f"Full links on the path: {_listed(list(path.by_link.items()))}.")
+    for sentence in path_sentences(found.path):
+        _paragraph("", sentence)
     say()
     rows = [
-        [cause.text, f"{seconds / metrics.step_time_s:.2%}", show_s(seconds)] for cause, seconds in found.idle.largest.items()
+        ["  " * row.part + row.text, f"{row.seconds / metrics.step_time_s:.2%}", show_s(row.seconds)]
+        for row in idle_rows(found.idle, MOST_IDLE)
     ]
-    print_table(
-        ["idle", "of the step", "seconds"],
-        rows[:MOST_IDLE],
-        right=(1, 2),
-        title="Time without kernels of the model, mean over ranks",
-    )
-    if len(rows) > MOST_IDLE:
-        say(f"{len(rows) - MOST_IDLE} more causes are shorter; --json has them, and those of every rank.")
+    title = "Time without kernels of the model, mean over ranks"
+    print_table(["idle", "of the step", "seconds"], rows, right=(1, 2), title=title)
     say()
     if found.splits:
         _paragraph("layers    ", f"{found.splits.text(metrics.step_time_s)}.")
@@ -129,14 +108,6 @@ def _print(found: Explanation) -> None:
         say("No change that was tried makes the step shorter.")
     for number, change in enumerate(found.best, 1):
         _paragraph(f"change {number}  ", change.text)
-
-
-def _listed(taken_s: Sequence[tuple[str, float]]) -> str:
-    """Names with seconds, and how many more there are than are listed."""
-    from ..units import show_s
-
-    more = [f"and {len(taken_s) - MOST_LISTED:,} more"] if len(taken_s) > MOST_LISTED else []
-    return ", ".join([*(f"{name}: {show_s(took)}" for name, took in taken_s[:MOST_LISTED]), *more])
 
 
 def _paragraph(start: str, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..advise.shown_parts import WATERFALL, IdleRow, idle_rows, path_sentences, waterfall_rows
 from ..escape import html
 from ..figures.bars import KINDS
 from ..figures.memory_colours import COLOURS as MEMORY
@@ -13,7 +14,7 @@ from ..program.holdings import Holding
 from ..program.operations import HOST
 from ..simulation.energy import Energy
 from ..simulation.run import Run, memory_record
-from ..study.idle_causes import Cause, idle_time
+from ..study.idle_causes import LAUNCHES, idle_time
 from ..units import US_PER_S, show_bytes, show_digits, show_s
 from .timeline_data import TimelineData, first_of_pipeline, rank_name
 
@@ -116,26 +117,27 @@ def _note(text: str) -> str:
     return f'<p class="note">{text}</p>' if text else ""
 
 
-def idle(run: Run) -> str:
-    """The longest causes of time without kernels, each with its place."""
+def idle(run: Run, *, explained: bool = False) -> str:
+    """The longest causes of time without kernels of the model, each with its place. They add up to the bars above, but for the
+    optimizer, which is there only if the page has an explanation: its kernels run meanwhile."""
     step_s = run.metrics.step_time_s
-    found = [(cause, s) for cause, s in idle_time(run).largest.items() if s >= LEAST * step_s and cause.name != OPTIMIZER]
-    found = found[:MOST_ROWS]
+    found = idle_rows(idle_time(run), MOST_ROWS, LEAST * step_s, () if explained else (OPTIMIZER,))
     if not found:
         return ""
-    rows = [[_waited(run, cause), f"{s / step_s:.1%}", show_s(s)] for cause, s in found]
+    rows = [[_waited(row), f"{row.seconds / step_s:.1%}", show_s(row.seconds)] for row in found]
     note = "Why the step is as long as it is, and what would make it shorter: <code>trainsim explain --report FILE</code>."
-    table = _table(["time without kernels, mean over ranks", "of the step", "each step"], rows, right=(1, 2))
-    return _section("What ranks wait for", table, note)
+    head = ["time without kernels of the model, mean over ranks", "of the step", "each step"]
+    table = _table(head, rows, right=(1, 2), parts=[number for number, row in enumerate(found) if row.part])
+    return _section("What ranks wait for", table, "" if explained else note)
 
 
-def _waited(run: Run, cause: Cause) -> str:
-    """A cause of idle time; communication by the name that the bars above have for it."""
-    return f"exposed {cause.text}" if cause.name in run.observation.axes else cause.text
+def _waited(row: IdleRow) -> str:
+    """A cause of idle time by the name that the bars above have for it, where they have the whole of it."""
+    return f"exposed {row.text}" if row.axis else NAMES[HOST] if row.cause == LAUNCHES else row.text
 
 
 def why(found: Explanation) -> str:
-    """What the step is lost to, the waterfall, and the changes that were simulated."""
+    """What the step is lost to, the waterfall, the critical path, idle time, and the changes that were simulated."""
     losses = "".join(f"<li><b>{html(loss.cause)}</b>: {html(loss.text)}.</li>" for loss in found.losses)
     rows, left = [], 1.0
     *causes, peak = found.waterfall.bars
@@ -148,10 +150,25 @@ def why(found: Explanation) -> str:
     name = f"{peak.cause} {left:.1%}"
     rows.append(_stack(name, [(WHOLE, left, name)]))
     note = "Causes are removed one after another, and each bar is the difference of two simulated steps."
+    numbers = _table(WATERFALL, waterfall_rows(found.waterfall), right=(1, 2, 3))
+    folded = f"<details><summary>All causes in numbers</summary>{numbers}</details>"
+    path = "".join(f"<p>{html(sentence)}</p>" for sentence in path_sentences(found.path))
+    return "".join(
+        (
+            _section("Why a step takes as long as it does", f"<ol>{losses}</ol>{''.join(rows)}{folded}", note),
+            _section("Critical path", path, "The operations that each waited for the one before, to the end of the step."),
+            idle(found.run, explained=True),
+            _section("What would make it shorter", _shorter(found), "Each change is a simulated plan that fits in memory."),
+        )
+    )
+
+
+def _shorter(found: Explanation) -> str:
+    """The changes that help most, and of a pipeline what other splits of the layers gain."""
     changes = "".join(f"<li>{html(change.text)}</li>" for change in found.best)
     shorter = f"<ol>{changes}</ol>" if changes else "<p>No change that was tried makes the step shorter.</p>"
-    reasons = _section("Why a step takes as long as it does", f"<ol>{losses}</ol>{''.join(rows)}", note)
-    return reasons + _section("What would make it shorter", shorter, "Each change is a simulated plan that fits in memory.")
+    layers = f"<p>Layers: {html(found.splits.text(found.run.metrics.step_time_s))}.</p>" if found.splits else ""
+    return layers + shorter
 
 
 def memory(run: Run) -> str:
@@ -195,11 +212,15 @@ def costs(run: Run) -> str:
     return _section("What costs most", _table(head, rows, right=(2, 3, 4, 7)), note)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """A table with a head; the columns `right` are numbers. Where a page is narrower than its words, the table scrolls."""
-    classes = dict.fromkeys(right, ' class="right"')
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = (), parts: Sequence[int] = ()) -> str:
+    """A table with a head; the columns `right` are numbers, and the rows `parts` are parts of those above. Where a page is
+    narrower than its words, the table scrolls."""
+    part, classes = dict.fromkeys(parts, ' class="part"'), dict.fromkeys(right, ' class="right"')
     top = "".join(f"<th{classes.get(i, '')}>{html(text)}</th>" for i, text in enumerate(head))
     body = "".join(
-        "<tr>" + "".join(f"<td{classes.get(i, '')}>{html(cell)}</td>" for i, cell in enumerate(row)) + "</tr>" for row in rows
+        f"<tr{part.get(number, '')}>"
+        + "".join(f"<td{classes.get(i, '')}>{html(cell)}</td>" for i, cell in enumerate(row))
+        + "</tr>"
+        for number, row in enumerate(rows)
     )
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'

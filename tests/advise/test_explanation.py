@@ -11,7 +11,7 @@ import pytest
 import simulator as sim
 from simulator.advise.explanation import explain
 from simulator.advise.neighbours import neighbours
-from simulator.commands.explain import _listed
+from simulator.advise.shown_parts import listed
 from simulator.config.leftovers import changed
 from simulator.simulation import runnable
 from simulator.study.without import IMBALANCE
@@ -133,6 +133,6 @@ def test_a_change_as_it_is_printed_makes_the_step_that_is_printed_with_it(settin
 
 
 def test_what_is_listed_names_stages_and_how_many_more_there_are() -> None:
-    assert _listed([(f"stage {n}", 0.001 * (9 - n)) for n in range(7)]).startswith("stage 0: 9.000 ms, stage 1: 8.000 ms, ")
-    assert _listed([(f"stage {n}", 0.001 * (9 - n)) for n in range(7)]).endswith(", stage 4: 5.000 ms, and 2 more")
-    assert _listed([("stage 0", 1.0)]) == "stage 0: 1.000 s"
+    assert listed([(f"stage {n}", 0.001 * (9 - n)) for n in range(7)]).startswith("stage 0: 9.000 ms, stage 1: 8.000 ms, ")
+    assert listed([(f"stage {n}", 0.001 * (9 - n)) for n in range(7)]).endswith(", stage 4: 5.000 ms, and 2 more")
+    assert listed([("stage 0", 1.0)]) == "stage 0: 1.000 s"

@@ -1,0 +1,80 @@
+"""The parts of an explanation that a terminal and a page show alike: rows of the idle time, sentences about the critical path,
+rows of the waterfall."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..study.critical_path import CriticalPath
+from ..study.idle_causes import IdleTime
+from ..study.waterfall import Waterfall
+from ..units import counted, show_s
+
+MOST_LISTED = 5
+"""Most stages, and most links, of the path that are listed."""
+WATERFALL = ("cause", "of the step", "seconds", "removed alone")
+"""The columns of `waterfall_rows`."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleRow:
+    """Time without kernels of the model: of a cause, or, as a part of the row above, at the full links that bytes wait for."""
+
+    text: str
+    seconds: float
+    cause: str = ""
+    """The name of the cause, without its place; "" for a part of the row above, and for several causes together."""
+    axis: bool = False
+    """Whether the cause is the communication of an axis."""
+    part: bool = False
+
+
+def idle_rows(found: IdleTime, most: int, least_s: float = 0.0, without: Sequence[str] = ()) -> list[IdleRow]:
+    """A row for each cause, the longest first, which add up to all idle time but that `without` some causes.
+
+    Of more than `most` causes, and of those below `least_s`, the last row has what they are together.
+    """
+    axes = found.result.observation.axes
+    totals: dict[str, IdleRow] = {}
+    parts: dict[str, list[IdleRow]] = {}
+    for cause, took_s in found.largest.items():
+        if cause.name in without:
+            continue
+        of_axis = cause.name in axes
+        text = cause.name if of_axis else cause.text
+        before = totals[text].seconds if text in totals else 0.0
+        totals[text] = IdleRow(text, before + took_s, cause.name, axis=of_axis)
+        if cause.links and took_s >= least_s:
+            parts.setdefault(text, []).append(IdleRow(f"of it at full links {cause.links}", took_s, part=True))
+    rows = sorted(totals.values(), key=lambda row: -row.seconds)
+    listed = [row for row in rows[:most] if row.seconds >= least_s]
+    others = rows[len(listed) :]
+    shorter = [IdleRow(counted(len(others), "shorter cause"), sum(row.seconds for row in others))] if others else []
+    return [one for row in listed for one in (row, *parts.get(row.text, ()))] + shorter
+
+
+def path_sentences(path: CriticalPath) -> list[str]:
+    """What the critical path spends its time on: kinds of operations, stages of a pipeline, and full links."""
+    spent = ", ".join(f"{name} {show_s(value)}" for name, value in path.by_category.items())
+    sentences = [f"Critical path, {len(path.segments):,} operations: {spent}."]
+    stages = {stage: took for stage, took in path.by(lambda segment: segment.stage).items() if stage >= 0}
+    if len(stages) > 1:
+        sentences.append(f"Stages on the path: {listed([(f'stage {stage}', took) for stage, took in stages.items()])}.")
+    if path.by_link:
+        sentences.append(f"Full links on the path: {listed(list(path.by_link.items()))}.")
+    return sentences
+
+
+def waterfall_rows(found: Waterfall) -> list[list[str]]:
+    """Every bar of the waterfall in numbers."""
+    return [
+        [bar.cause, f"{found.fraction(bar):z.2%}", *("" if s is None else show_s(s) for s in (bar.seconds, bar.alone_s))]
+        for bar in found.bars
+    ]
+
+
+def listed(taken_s: Sequence[tuple[str, float]]) -> str:
+    """Names with seconds, and how many more there are than are listed."""
+    more = [f"and {len(taken_s) - MOST_LISTED:,} more"] if len(taken_s) > MOST_LISTED else []
+    return ", ".join([*(f"{name}: {show_s(took)}" for name, took in taken_s[:MOST_LISTED]), *more])
