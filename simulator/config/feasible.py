@@ -6,7 +6,7 @@ warning, since the user probably expected an effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import gcd, inf, lcm
 from typing import Any
@@ -25,7 +25,6 @@ from ..workload.learning import train_flop_per_token
 from ..workload.model import Model
 from . import catalog, user_code
 from .derived import (
-    cluster_of,
     data_parallel_degree,
     has_whole_degrees,
     mesh_of,
@@ -47,6 +46,7 @@ from .memory_rules import (
     faults_of_units,
 )
 from .offload_rules import faults_of_offload, faults_of_offloaded_layers
+from .perturb_rules import faults_of_perturbed_links, faults_of_perturbed_ranks
 from .power_rules import faults_of_power
 from .reader import Grammar, Grammars, faults_in
 from .scenario import GRAMMARS, Perturb, Scenario, exact_routing, schedule
@@ -72,17 +72,30 @@ def check(scenario: Scenario, whole: Cluster | None = None) -> Scenario:
     cheap: tuple[Callable[[Scenario], Found], ...] = (
         partial(_degrees, whole=whole), _batch, _divisions, _overlapped, _shared_sequences, faults_of_experts, faults_of_sharding,
         faults_of_kept_results, faults_of_offload, faults_of_learning, faults_of_optimizer, faults_of_packing, faults_of_power,
-        _order, partial(_placed, whole=whole), _disturbed_ranks,
+        _order, partial(_placed, whole=whole), faults_of_perturbed_ranks,
     )  # fmt: skip
     dear: tuple[Callable[[Scenario], Found], ...] = (
-        partial(_cluster, whole=whole), _disturbed_links, _scheduled, faults_of_recomputed_operators, faults_of_vocabulary,
-        faults_of_nodes,
+        partial(_cluster, whole=whole), faults_of_perturbed_links, _scheduled, faults_of_recomputed_operators,
+        faults_of_vocabulary, faults_of_nodes,
     )  # fmt: skip
     found = [fault for law in cheap for fault in law(scenario)] or [fault for law in dear for fault in law(scenario)]
     if found:
-        placed = ((name, message, hint, marks.where_of_several(place_of(name), message)) for name, message, hint in found)
-        raise UserError(faults=[Fault(f"{name}: {message}", hint, where) for name, message, hint, where in placed])
+        raise UserError(faults=_placed_faults(found, marks))
     return scenario
+
+
+def faults_beside_jobs(scenario: Scenario) -> list[Fault]:
+    """Faults of what several jobs share beside their cluster: the perturbations of a scenario that has the whole cluster."""
+    found = [*faults_of_perturbed_ranks(scenario)]
+    if not [*_cluster(scenario, None)]:
+        found += faults_of_perturbed_links(scenario, alone=False)
+    return _placed_faults(found, Document({}, scenario.marks))
+
+
+def _placed_faults(found: Iterable[Contradiction], marks: Document) -> list[Fault]:
+    """Faults with their places in the file."""
+    placed = ((name, message, hint, marks.where_of_several(place_of(name), message)) for name, message, hint in found)
+    return [Fault(f"{name}: {message}", hint, where) for name, message, hint, where in placed]
 
 
 def _well_formed(scenario: Scenario, marks: Document) -> None:
@@ -313,27 +326,6 @@ def _cluster(scenario: Scenario, whole: Cluster | None) -> Found:
         (whole or scenario.cluster).wiring  # noqa: B018 - the shape says what it cannot wire
     except UserError as error:
         yield "cluster.shape", error.faults[0].message, error.hint
-
-
-def _disturbed_ranks(scenario: Scenario) -> Found:
-    last = scenario.cluster.gpus - 1
-    for i, p in enumerate(scenario.perturb):
-        if p.rank is not None and p.rank > last:
-            yield f"perturb.{i}.rank", f"there is no rank {shown(p.rank)} among {last + 1}", f"ranks are 0 to {last}"
-
-
-def _disturbed_links(scenario: Scenario) -> Found:
-    for i, p in enumerate(scenario.perturb):
-        if p.capacity is not None and p.capacity > 1 and scenario.fidelity.collectives != "stepwise":
-            message = f"only stepwise simulates a link that carries more than its capacity, {p.capacity:g} times here"
-            yield f"perturb.{i}.capacity", message, "at most 1, fidelity.collectives: stepwise, or quicker links in the cluster"
-        if p.link is not None and p.link.count(">") != 1:
-            yield f"perturb.{i}.link", f"{shown(p.link)} is no link: it has two ends", 'write it like "node0/nic3>leaf3"'
-        elif p.link is not None:
-            try:
-                cluster_of(scenario).link_named(p.link)
-            except UserError as error:
-                yield f"perturb.{i}.link", error.faults[0].message, error.hint
 
 
 def _in_fields(scenario: Scenario, refused: OutsideDomain) -> str:

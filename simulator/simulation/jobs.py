@@ -155,6 +155,8 @@ def _checked(tenancy: Tenancy) -> list[Scenario]:
         except UserError as error:
             said = ((fault, "" if fault.message.startswith(of_all) else f"{tenant.name}: ") for fault in error.faults)
             faults += [replace(fault, message=f"{lead}{fault.message}") for fault, lead in said]
+    for tenant in tenancy.tenants[:1] if tenancy.perturb else ():
+        faults += feasible.faults_beside_jobs(replace(tenant.scenario, cluster=tenancy.cluster, perturb=tenancy.perturb))
     if faults:
         raise UserError(faults=dict.fromkeys(faults))
     return scenarios

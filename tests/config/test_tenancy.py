@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import simulator as sim
 from simulator.config.document import parse
 from simulator.config.scenario import json_schema
-from simulator.config.tenancy import KEYS, SHARED
+from simulator.config.tenancy import KEYS, SHARED, Tenancy
+from simulator.errors import UserError
+from simulator.simulation.jobs import simulate
 
 from ..commandline import trainsim
 
@@ -98,6 +102,43 @@ def test_faults_of_several_jobs_are_told_at_once_and_those_of_the_cluster_once(f
     assert {fault["message"].partition(":")[0] for fault in faults} == {"whole", "part"}
     shared = trainsim("run", file, "--set", "cluster.gpu.tdp=60 W", "--json").record["faults"]
     assert [fault["message"].partition(":")[0] for fault in shared] == ["cluster.gpu.tdp"]
+
+
+PERTURB = """\
+perturb:
+  - {rank: 16, speed: 0.5}
+  - {link: "node0/nic0>leafX", capacity: 0.5}
+  - {link: nonsense, capacity: 0.5}
+  - {link: "node0/nic0>leaf0", capacity: 5}
+"""
+
+
+def test_faults_of_perturbations_are_told_once_with_their_places_and_those_of_the_jobs(file: Path) -> None:
+    """Every field of a perturbation is checked on the whole cluster, whichever jobs use the rank or the link."""
+    file.write_text(f"{JOBS.replace('tp: 2', 'tp: 3')}{PERTURB}", encoding="utf-8")
+    faults = trainsim("run", file, "--json").record["faults"]
+    of_perturb = [fault for fault in faults if fault["message"].startswith("perturb.")]
+    assert [fault["where"].removeprefix(f"{file}:") for fault in of_perturb] == ["6:6", "7:6", "8:6", "9:32"]
+    for fault, says in zip(of_perturb, ("no rank 16 among 16", "no link", "two ends", "only stepwise"), strict=True):
+        assert says in fault["message"]
+    assert "stepwise" not in of_perturb[-1]["hint"]
+    assert any(fault["message"].startswith("whole: plan") for fault in faults)
+    file.write_text(f"{JOBS}{PERTURB}", encoding="utf-8")
+    assert trainsim("run", file, "--json").record["faults"] == of_perturb
+
+
+def test_perturbations_of_a_cluster_that_cannot_be_wired_say_nothing_about_their_links(file: Path) -> None:
+    file.write_text(f"{JOBS}{PERTURB}", encoding="utf-8")
+    (file.parent / "shape.py").write_text("def fabric(cluster):\n    raise ValueError('of no use')\n", encoding="utf-8")
+    faults = trainsim("run", file, "--set", f"cluster.shape={file.parent / 'shape.py'}", "--json").record["faults"]
+    assert [fault["message"].partition(":")[0] for fault in faults] == ["cluster.shape", "perturb.0.rank"]
+
+
+def test_perturbations_of_jobs_in_python_are_checked_too(file: Path) -> None:
+    jobs = sim.load(file)
+    assert isinstance(jobs, Tenancy)
+    with pytest.raises(UserError, match=r"perturb\.0\.rank: there is no rank 99 among 16"):
+        simulate(replace(jobs, perturb=(sim.Perturb(99, 0.5),)))
 
 
 def test_a_job_that_does_not_fit_in_memory_is_named_and_its_remedies_can_be_had(file: Path) -> None:
