@@ -20,6 +20,7 @@ from ..errors import OutsideDomain, UserError
 from ..memory.account import RankMemory
 from ..metrics import mfu
 from ..plan.plan import Plan
+from ..program.holdings import Holding
 from ..simulation.memory_check import least_state_bytes, memory_of, slots_of
 from ..simulation.session import Session
 from ..simulation.simulate import layout_of, simulate_scenario
@@ -42,8 +43,13 @@ class Candidate:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of parameters, gradients and optimizer state."""
-        return self.memory.parameters_bytes + self.memory.gradients_bytes + self.memory.optimizer_bytes
+        """Bytes of parameters, gradients and optimizer state that are held throughout, without what is gathered of others."""
+        return self.memory.bytes_of(Holding.PARAMETERS, Holding.GRADIENTS, Holding.MASTER, Holding.MOMENTS)
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes of parameters that stay gathered from the shares of all ranks, beside the state."""
+        return self.memory.bytes_of(Holding.GATHERED)
 
     @property
     def over_bytes(self) -> float:

@@ -151,6 +151,8 @@ def sharding(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
     text += f"; ZeRO-1 divides Adam's part among all GPUs: {states['zero1']} each" if "zero1" in states else ""
     text += f"; ZeRO-2 gradients too: {states['zero2']}" if "zero2" in states else ""
     text += f"; FSDP divides all of it: {states['fsdp']}, and gathers each layer's parameters" if "fsdp" in states else ""
+    if (one := of["fsdp"]) and one.gathered_bytes:
+        text += f", of which {show_bytes(one.gathered_bytes)} stay gathered"
     return Thought("sharding", text, (*zero1, *zero2, *full))
 
 

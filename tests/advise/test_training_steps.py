@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.advise.candidates import Proposal, candidate, fastest, with_plan
+from simulator.advise.candidates import Proposal, candidate, fastest, with_any_batch, with_plan
 from simulator.advise.training_advice import KEPT, PLAIN, cluster_on, usual_global_batch
 from simulator.advise.training_steps import (
     Think,
@@ -28,6 +28,7 @@ from simulator.config import load
 from simulator.config.scenario import Scenario
 from simulator.errors import OutsideDomain
 from simulator.simulation.memory_check import least_state_bytes
+from simulator.units import show_bytes
 
 WIDE = {"hidden": 16384, "heads": 128, "kv_heads": 8, "ffn_hidden": 53248, "vocab": 32000, "gated_mlp": True}
 """Layers of three billion parameters, so that few of them make a large model."""
@@ -101,6 +102,18 @@ def test_what_a_node_holds_is_divided_in_it_or_sharded(model: str | dict[str, An
     found = plans(sharding, base)
     assert {plan.sharding for plan in found} == {"zero1", "zero2", "fsdp"}
     assert max(plan.tp for plan in found) < 4
+
+
+def test_what_fsdp_divides_is_told_from_what_stays_gathered() -> None:
+    """Adam's state and fp32 parameters of 16 bytes for each parameter, and in 16 bits the parameters of the units that stay."""
+    base = base_of(IN_A_NODE, 8, 4096)
+    one = candidate(with_any_batch(with_plan(base, sharding="fsdp")))
+    assert one is not None
+    divided = 16 * base.model.parameters / 8
+    assert one.state_bytes == pytest.approx(divided, rel=1e-6)
+    assert one.gathered_bytes > 0
+    gathered = f"gathers each layer's parameters, of which {show_bytes(one.gathered_bytes)} stay gathered"
+    assert f"FSDP divides all of it: {show_bytes(divided)}, and {gathered}" in said(sharding, base)
 
 
 @pytest.mark.parametrize("model", [ACROSS_NODES, pytest.param("llama3-70b", marks=pytest.mark.slow)])
