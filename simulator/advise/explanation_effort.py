@@ -1,22 +1,37 @@
 """Estimated effort of an explanation before it starts: that of its simulations together, from the tasks of the run it explains.
 
-The rates were measured as those of a single run were (`estimated_effort.py`), on three steps of Llama-3 70B on 64 and 256 GPUs
-with 370,000 to 910,000 tasks. All simulations of an explanation share one session, so that each takes less than a run by itself.
+The rates are processor seconds of each part of an explanation, measured on two cores that others used too: steps of Llama-3 70B
+on 64 and 256 GPUs and of Qwen3 235B on 256 GPUs, with 93,000 to 620,000 tasks. All simulations of an explanation share one
+session, so that each takes less than a run by itself.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 
 from ..simulation import estimated_effort
 from ..simulation.estimated_effort import TASK, Effort, Limits
 from ..simulation.run import Run
 from ..study.without import Counterfactual
+from .splits import moved_from_slowest, neighbouring_splits
 
-AROUND = Effort(7.5, 400)
-"""Effort per task of the run itself, its critical path and the causes of its idle time."""
-WITHOUT, CHANGED = Effort(0.45), Effort(0.9)
-"""Effort per task of a simulation of the same tasks without a cause, and of one of a changed plan."""
+AROUND = Effort(14.0, 400)
+"""Effort per task of the critical path and the causes of idle time: 10 to 22 us."""
+WITHOUT, CHANGED = Effort(0.7), Effort(2.4)
+"""Effort per task of a simulation of the same tasks without a cause, 0.55 to 0.8 us, and of a changed plan, 1.5 to 3.2 us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an explanation has to do: about how many simulations, and the effort of all of it."""
+
+    simulations: int
+    effort: Effort
+    per_split: Effort
+
+    def with_splits(self, count: int) -> Work:
+        return Work(self.simulations + count, self.effort + count * self.per_split, self.per_split)
 
 
 def splits_in_time(run: Run, changes: int, fewest_splits: int, *, long: bool) -> float:
@@ -24,12 +39,24 @@ def splits_in_time(run: Run, changes: int, fewest_splits: int, *, long: bool) ->
 
     Raises `UserError` if an explanation with so many other changes and the fewest splits is above the limits.
     """
-    limits, tasks = Limits(long=long), run.engine_timeline.tasks
-    causes = 2 * len(Counterfactual(run).causes) - 1
-    slower = TASK[limits.quickest].us / TASK["compiled"].us
+    limits, before = Limits(long=long), _before_splits(run, changes)
+    least = before.with_splits(fewest_splits)
+    what = f"this explanation, of {least.simulations} simulations like this run,"
+    limits.check(least.effort, what, "fewer GPUs or microbatches")
+    left_s = estimated_effort.MOST_S - before.effort.seconds
+    return inf if long else max(fewest_splits, left_s // before.per_split.seconds)
+
+
+def work_of(run: Run, changes: int, *, long: bool) -> Work:
+    """The work of an explanation with so many changes besides those of the layers. Raises `UserError` as `splits_in_time`."""
+    most = splits_in_time(run, changes, len(moved_from_slowest(run)), long=long)
+    return _before_splits(run, changes).with_splits(len(neighbouring_splits(run, most)))
+
+
+def _before_splits(run: Run, changes: int) -> Work:
+    """All work but the splits of the layers."""
+    tasks, causes = run.engine_timeline.tasks, 2 * len(Counterfactual(run).causes) - 1
+    slower = TASK[Limits().quickest].us / TASK["compiled"].us
     changed = tasks * slower * CHANGED
-    before = tasks * AROUND + causes * tasks * slower * WITHOUT + changes * changed
-    simulations = causes + changes + fewest_splits
-    what = f"this explanation, of {simulations} simulations like this run,"
-    limits.check(before + fewest_splits * changed, what, "fewer GPUs or microbatches")
-    return inf if long else max(fewest_splits, (estimated_effort.MOST_S - before.seconds) // changed.seconds)
+    effort = tasks * AROUND + causes * tasks * slower * WITHOUT + changes * changed
+    return Work(causes + changes, effort, changed)

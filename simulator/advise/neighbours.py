@@ -22,7 +22,7 @@ from ..study.waterfall import BUBBLE
 from ..study.without import BELOW_PEAK, IMBALANCE, OPTIMIZER, RECOMPUTATION, Cause
 from ..units import show_bytes, show_s
 from .candidates import Proposal, candidate_that_fits, group_needed, legal, proposal
-from .explanation_effort import splits_in_time
+from .explanation_effort import Work, splits_in_time, work_of
 from .remedies import Change
 from .splits import Split, Splits, moved_from_slowest, splits
 
@@ -88,6 +88,11 @@ def _written(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{','.join(map(str, value))}]"
     return (value or EMPTY) if isinstance(value, str) else shown(value)
+
+
+def expected_work(run: Run, *, long: bool = False) -> Work:
+    """The work of the explanation of a run. Raises `UserError` where it takes long, unless `long` allows it."""
+    return work_of(run, len(list(_changes(run.scenario))), long=long)
 
 
 def neighbours(run: Run, *, long: bool = False) -> tuple[tuple[Neighbour, ...], Splits | None]:

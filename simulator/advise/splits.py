@@ -63,10 +63,7 @@ def splits(run: Run, step_of: Callable[[Split], float | None], most: float = inf
     """
     if not _may_move(run):
         return None
-    counts, slowest = stage_counts(run), _slowest(run)
-    neighbouring = [split for source in range(len(counts)) for split in _moved(counts, source)]
-    if len(counts) > MOST_STAGES or len(neighbouring) > most:
-        neighbouring = list(_moved(counts, slowest))
+    counts, slowest, neighbouring = stage_counts(run), _slowest(run), neighbouring_splits(run, most)
     made = _simulated(neighbouring, step_of)
     if not made:
         return None
@@ -82,6 +79,15 @@ def splits(run: Run, step_of: Callable[[Split], float | None], most: float = inf
         made |= _simulated(moves, step_of)
         best = min(made, key=lambda split: made[split])
     return Splits(fitting, len(neighbouring) - fitting, one, made[one], (best, made[best]) if best != one else None)
+
+
+def neighbouring_splits(run: Run, most: float = inf) -> tuple[Split, ...]:
+    """The splits in which one layer moves that are simulated, where there is time for `most`."""
+    if not _may_move(run):
+        return ()
+    counts = stage_counts(run)
+    every = tuple(split for source in range(len(counts)) for split in _moved(counts, source))
+    return moved_from_slowest(run) if len(counts) > MOST_STAGES or len(every) > most else every
 
 
 def moved_from_slowest(run: Run) -> tuple[Split, ...]:

@@ -25,6 +25,8 @@ from ._what_if import changed_steps, check_what_ifs, print_what_if, what_if_opti
 if TYPE_CHECKING:
     from ..advise.explanation import Explanation
 
+LONG_S = 10
+"""Estimated seconds of work above which it is announced before it begins."""
 MOST_IDLE = 8
 """Most causes of idle time that are listed by themselves."""
 
@@ -54,12 +56,18 @@ def command(
     as far as 30 s of estimated work allow, or all of them with --long.
     """
     from ..advise.explanation import explain
+    from ..advise.neighbours import expected_work
     from ..simulation.runnable import load_one
 
     with progress("simulating"):
         loaded = load_one(scenario, settings, trust=trust)
         check_what_ifs(scenario, settings, what_ifs, tornado, trust=trust)
         run = loaded.simulate(allow_oom=allow_oom, long=long)
+    work = expected_work(run, long=long)
+    if work.effort.seconds > LONG_S:
+        print_notes([f"about {work.simulations} simulations, estimated at {work.effort.seconds:.0f} s"])
+    with progress("explaining") as expect:
+        expect(work.effort)
         found = explain(run, long=long)
     if waterfall:
         from ..figures.drawing import save

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 import simulator as sim
 from simulator.advise import neighbours
 from simulator.advise.explanation import explain
 from simulator.advise.explanation_effort import splits_in_time
+from simulator.commands import explain as explain_command
 from simulator.simulation import estimated_effort
 from simulator.simulation.run import Run
 from simulator.study.waterfall import waterfall
 from simulator.study.without import RECOMPUTATION, Counterfactual
+
+from ..commandline import trainsim
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +59,28 @@ def test_an_explanation_is_refused_where_its_simulations_together_take_too_long(
         explain(run)
     assert "--long" in str(refused.value.hint)
     assert splits_in_time(run, 10, 3, long=True) == float("inf")
+
+
+def test_the_announced_work_is_what_is_simulated(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All splits in which a layer moves are counted, beside the changes and two simulations of each cause but one."""
+    simulated: list[object] = []
+    made = neighbours._made
+    monkeypatch.setattr(neighbours, "_made", lambda *args, **options: simulated.append(args) or made(*args, **options))
+    work = neighbours.expected_work(run)
+    _, tried = neighbours.neighbours(run)
+    causes = 2 * len(Counterfactual(run).causes) - 1
+    assert tried
+    assert tried.neighbouring + tried.too_large == 12
+    assert work.simulations <= causes + len(simulated) <= work.simulations + (12 if tried.further else 0)
+    assert work.effort.seconds == pytest.approx(_estimated_s(run) * work.simulations / (causes + 13), rel=0.5)
+
+
+def test_long_work_is_announced_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = tmp_path / "a.yaml"
+    given.write_text("{model: llama3.2-1b, cluster: {name: dgx-h100, nodes: 1}, job: {sequence_length: 2048, global_batch: 8}}")
+    assert "simulations" not in trainsim("explain", str(given)).err
+    monkeypatch.setattr(explain_command, "LONG_S", 0)
+    assert re.search(r"^note: about \d+ simulations, estimated at \d+ s$", trainsim("explain", str(given)).err, re.M)
 
 
 def test_splits_are_those_of_the_slowest_stage_where_there_is_no_time_for_all(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
