@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from ..errors import did_you_mean, shown
 from ..fields import Contradiction
+from ..kernels import Attention
 from ..plan.plan import Sharding
 from ..plan.recomputation import Recompute
+from ..workload.blocks.dense import QUERIES, BlockOp
 from .derived import data_parallel_degree, data_parallel_ranks_in_node, has_whole_degrees
 from .scenario import Scenario
 
@@ -87,10 +90,24 @@ def faults_of_recomputed_operators(scenario: Scenario) -> Found:
         if name not in names:
             yield "plan.recompute.ops", f"a layer of {model.name} has no operator {shown(name)}", did_you_mean(name, names)
     operators = [op for layer in layers for op in layer]
+    rotated = _rotated_queries(operators)
     for before, op, behind in zip([None, *operators], operators, [*operators[1:], None], strict=False):
         begins, ends = (one is None or one.name not in chosen.ops for one in (before, behind))
         if op.name in chosen.ops and begins and not op.saved_bytes:
             message = f"{op.name} keeps no input from which it could be recomputed"
             yield "plan.recompute.ops", message, f"leave it out, or add {before.name}" if before else "leave it out"
         if op.name in chosen.ops and ends and not (behind and behind.saved_bytes):
-            yield "plan.recompute.ops", f"no operator keeps the result of {op.name}", "leave it out"
+            rotates = rotated.get(op.name, "")
+            if rotates not in chosen.ops:
+                hint = f"leave it out, or add {rotates}" if rotates else "leave it out"
+                yield "plan.recompute.ops", f"no operator keeps the result of {op.name}", hint
+
+
+def _rotated_queries(operators: Sequence[BlockOp]) -> dict[str, str]:
+    """The operators that make queries alone, each with the operator right before attention, which rotates the queries.
+
+    Attention keeps the queries as rotated, and operators of keys and values lie between.
+    """
+    ends = (before for before, op in pairwise(operators) if isinstance(op.forward, Attention))
+    last = next(ends, None)
+    return {op.name: last.name for op in operators if last and op.makes == (QUERIES,)}

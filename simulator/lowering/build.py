@@ -19,6 +19,7 @@ from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.learning import learning, packed
 from ..workload.model import Model
+from .attention_inputs import making
 from .chunked_head import chunks_head
 from .kept_inputs import keep_inputs
 from .kernels_of_framework import framework_kernels
@@ -144,7 +145,7 @@ def _body(kind: str, operators: list[tuple[int, BlockOp]]) -> Body:
     A slot without a kernel, such as the input gradients of a stage of the embedding alone, waits for its input only.
     """
     order = operators if kind == FORWARD else reversed(operators)
-    kernels = tuple(new for layer, op in order for part in PARTS[kind] for new in _compute(layer, op, part))
+    kernels = tuple(making(new, op.makes) for layer, op in order for part in PARTS[kind] for new in _compute(layer, op, part))
     return Body(kernels or (Wait(name="wait for input", streams=(COMPUTE,), part=PARTS[kind][0]),))
 
 

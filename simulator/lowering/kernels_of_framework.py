@@ -78,8 +78,8 @@ def framework_kernels(ops: Sequence[Layered], framework: Framework, tp: int = 1,
     ops = list(in_chunks(ops)) if chunked else ops
     added = [(layer, new) for layer, op in ops for new in _with_bias_and_dropout(op, framework)]
     merged = _merged(added, framework.fusion)
-    pieces = ((layer, op.listed, piece) for layer, op in merged for piece in _pieces(op, framework, tp))
-    return [(layer, replace(piece, listed=True) if listed else piece) for layer, listed, piece in pieces]
+    pieces = ((layer, op, piece) for layer, op in merged for piece in _pieces(op, framework, tp))
+    return [(layer, replace(piece, listed=True, makes=op.makes) if op.listed else piece) for layer, op, piece in pieces]
 
 
 def _with_bias_and_dropout(op: BlockOp, framework: Framework) -> Iterator[BlockOp]:

@@ -42,6 +42,7 @@ from .passes.working_set import Sizes, keep_results, working_sets
 from .passes.zero1 import zero1
 from .passes.zero3 import zero3
 from .roles import joined
+from .segments import Keeping
 
 VOCABULARY_MULTIPLE = 128
 """A vocabulary that tensor-parallel ranks cannot divide evenly is padded to this many rows per rank, as Megatron pads it."""
@@ -100,7 +101,7 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
         program = accumulate(program, (element_bytes, gradient_bytes), whole=sums, chunked=chunked)
     kept = narrow is not None and framework.low_precision.keeps_narrow_inputs
     layer_bytes = tokens * model.hidden * element_bytes // shares
-    program = recompute(program, plan.recomputation, layer_bytes, keeps_casts=kept, compiled=framework.compile)
+    program = recompute(program, plan.recomputation, layer_bytes, Keeping(kept, gathered, framework.compile))
     program = _agreed(program, narrow, plan, dp) if narrow else program
     sent_bytes = _sent_bytes(model, plan, job, layout, framework)
     return _with_memory(program, plan, framework.memory, sent_bytes, element_bytes, each)

@@ -31,9 +31,10 @@ from ...frozen import replace
 from ...kernels import Attention, Part, Rowwise, Split
 from ...program.operations import COMPUTE, AnyOp, Communicator, Compute, Purpose, Wait, collective_for
 from ...program.program import Program
+from ...workload.blocks.dense import KEYS, QUERIES, VALUES
 
 CP = Communicator("cp", "cp", ("cp",))
-KEYS, VALUES, QUERIES, RESULT = "keys", "values", "queries", "result"
+RESULT = "result"
 
 
 @dataclass(frozen=True, slots=True)

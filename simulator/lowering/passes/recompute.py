@@ -6,7 +6,10 @@ its collectives and casts, right before the first operation that needs what was 
 original operations would have held, until the backward pass of their layer ends. Reference: Korthikanti et al., arXiv 2205.05198.
 
 In formats of eight or four bits a GEMM keeps its input as cast, where the framework does. The cast between listed operators and
-such a GEMM is then repeated with them, and a row of listed operators that begins with a GEMM begins with its kept cast.
+such a GEMM is then repeated with them, and a row of listed operators that begins with a GEMM begins with its kept cast. So are
+collectives between listed operators and an operator that keeps what they bring: gathers of its input where it keeps the gathered
+input, exchanges of tokens for heads, and the way of tokens to experts. Of queries, keys and values, which attention keeps, only
+those are not kept that listed operators make.
 
 Megatron Core recomputes the first layers of a stage one by one (method `block`) or several together (`uniform`,
 transformer_block.py). Of some listed modules it also discards the results, which other modules would keep
@@ -25,33 +28,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import dropwhile, groupby, takewhile
 from math import inf
 
 from ...frozen import replace
-from ...kernels import Attention, Gemm, Rowwise, Split
+from ...kernels import Attention, Gemm
 from ...plan.recomputation import Recompute
-from ...program.operations import AnyOp, Collective, Compute, Purpose
+from ...program.operations import COMPUTE, AnyOp, Collective, Compute, Purpose, Wait
 from ...program.program import Body, Program
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT
-
-CASTS = (Purpose.CAST, Purpose.CAST_WEIGHTS)
-KEEP_RESULTS = ("dropout", "softmax")
-"""Operators on rows that hold what they make (a mask, probabilities), not their input."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    """Consecutive operations of a forward body that are repeated together."""
-
-    ops: tuple[AnyOp, ...]
-    consumer: Compute | None = None
-    """The operation behind a segment of listed operators, which does not keep its input, the result of the segment."""
-
-    @property
-    def operators(self) -> set[str]:
-        """The operators whose gradients need what the segment does not keep."""
-        return {op.operator for op in self.ops} | ({self.consumer.operator} if self.consumer else set())
+from ..attention_inputs import plain
+from ..segments import Keeping, Segment, made_bytes, segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +59,10 @@ class _Result:
         return replace(op, kernel=replace(op.kernel, n=op.kernel.n * (self.of - self.columns) // self.of))
 
 
-def recompute(
-    program: Program, chosen: Recompute, layer_bytes: int, *, keeps_casts: bool = False, compiled: bool = False
-) -> Program:
+def recompute(program: Program, chosen: Recompute, layer_bytes: int, keeping: Keeping) -> Program:
     """The program with forward bodies that hold less, and backward bodies (B, or I) that repeat what is needed.
 
-    `layer_bytes` is the size of the input of a layer on a rank. `keeps_casts` says whether GEMMs keep their inputs as cast,
-    `compiled` whether a compiler drops what nothing needs.
+    `layer_bytes` is the size of the input of a layer on a rank.
     """
     if not chosen.words:
         return program
@@ -90,81 +73,32 @@ def recompute(
             if step.phase in (BACKWARD, INPUT_GRADIENT) and bodies[step.body] is program.bodies[step.body]:
                 name = forward[step.stage, step.microbatch]
                 passes = program.bodies[name], program.bodies[step.body]
-                bodies[name], bodies[step.body] = _recomputed(
-                    *passes, chosen, layer_bytes, keeps_casts=keeps_casts, compiled=compiled
-                )
+                bodies[name], bodies[step.body] = _recomputed(*passes, chosen, layer_bytes, keeping)
     return replace(program, bodies=bodies)
 
 
-def _recomputed(
-    forward: Body, backward: Body, chosen: Recompute, layer_bytes: int, *, keeps_casts: bool, compiled: bool
-) -> tuple[Body, Body]:
+def _recomputed(forward: Body, backward: Body, chosen: Recompute, layer_bytes: int, keeping: Keeping) -> tuple[Body, Body]:
     """A forward body that holds less, and its backward body with repeated operations."""
     held = {op.name: op.held_bytes for op in forward.ops}
     first = {op.operator: place for place, op in reversed([*enumerate(backward.ops)])}
     repeated: dict[str, list[AnyOp]] = {}
-    for segment in _segments(forward.ops, chosen, keeps_casts=keeps_casts):
+    for segment in segments(forward.ops, chosen, keeping):
         places = [first[operator] for operator in segment.operators if operator in first]
         if not places:
             continue  # a frozen layer without a backward pass needs nothing again
         before = backward.ops[min(places)].name
         if chosen.scope == "per-op":
-            again = _per_op(segment.ops, held, layer_bytes, compiled=compiled)
+            again = _per_op(segment.ops, held, layer_bytes, compiled=keeping.compiled)
         else:
             whole_bytes = layer_bytes if chosen.scope == "full" else 0
-            again = _repeated(segment, held, whole_bytes, keeps_casts=keeps_casts, early_stop=bool(chosen.early_stop))
+            again = _repeated(segment, held, whole_bytes, keeps_casts=keeping.casts, early_stop=bool(chosen.early_stop))
         repeated.setdefault(before, []).extend(again)
-    ops = tuple(replace(op, held_bytes=held[op.name]) for op in forward.ops)
+    ops = tuple(replace(plain(op), held_bytes=held[op.name]) for op in forward.ops)
     return Body(ops), Body(tuple(new for op in backward.ops for new in (*repeated.get(op.name, ()), op)))
 
 
-def _segments(ops: Sequence[AnyOp], chosen: Recompute, *, keeps_casts: bool) -> Iterator[_Segment]:
-    """The segments of a forward body, in forward order."""
-    kernels = [op for op in ops if isinstance(op, Compute)]
-    listed = {op.operator for op in kernels if op.listed}
-    attention = {op.operator for op in kernels if isinstance(op.kernel, Attention) or op.split is Split.HEADS}
-
-    def segment(op: AnyOp) -> tuple[int, bool] | None:
-        """The segment of an operation: its first layer, and whether its operators are listed; None outside of segments."""
-        if not chosen.takes(op.layer):
-            return None
-        if chosen.scope in ("full", "per-op"):
-            return op.layer // chosen.together, False
-        if op.operator in listed:
-            return op.layer, True
-        return (op.layer, False) if chosen.scope == "selective" and op.operator in attention else None
-
-    end = 0
-    for key, run in groupby(ops, segment):
-        members = tuple(run)
-        end += len(members)
-        if not key:
-            continue
-        if not key[1]:
-            yield _Segment(members)
-            continue
-        behind = [op for op in ops[end:] if isinstance(op, Compute)]
-        consumer = next((op for op in behind if op.purpose not in CASTS), None)
-        if _is_kept(members):
-            members = members[1:]
-        if keeps_casts:
-            casts = takewhile(lambda op: op.purpose in CASTS, behind)
-            made = [op for op in casts if op.purpose is Purpose.CAST]
-            members = (*dropwhile(lambda op: op.purpose is Purpose.CAST, members), *made)
-        yield _Segment(members, consumer)
-
-
-def _is_kept(members: Sequence[AnyOp]) -> bool:
-    """Whether operations begin with a gather whose result the GEMM behind it keeps."""
-    gather = members[0]
-    if not isinstance(gather, Collective) or gather.purpose is not Purpose.GATHER:
-        return False
-    own = (op for op in members if op.operator == gather.operator and isinstance(op, Compute) and isinstance(op.kernel, Gemm))
-    return any(op.held_bytes >= gather.payload_bytes for op in own)
-
-
 def _repeated(
-    segment: _Segment, held: dict[str, int], layer_bytes: int, *, keeps_casts: bool, early_stop: bool
+    segment: Segment, held: dict[str, int], layer_bytes: int, *, keeps_casts: bool, early_stop: bool
 ) -> Iterator[AnyOp]:
     """The repeated operations of a segment. Subtracts what they hold from the bytes that the forward pass holds (`held`).
 
@@ -172,10 +106,10 @@ def _repeated(
     keep it cast or gathered.
     """
     ops, result_bytes, holds = segment.ops, 0, dict[str, int]()
-    first = next((op.name for op in ops if op.held_bytes > _made_bytes(op)), "")
+    first = next((op.name for op in _holders(segment) if op.held_bytes > made_bytes(op)), "")
     temporary_bytes = sum(op.freed_bytes for op in ops)
     for op in ops:
-        kept = max(0, held[op.name] - _made_bytes(op)) if op.name == first else 0
+        kept = max(0, held[op.name] - made_bytes(op)) if op.name == first else 0
         narrow = keeps_casts and isinstance(op, Compute) and isinstance(op.kernel, Gemm) and bool(op.kernel.dtype)
         if kept and layer_bytes and (kept != layer_bytes or narrow):
             holds[op.name], held[op.name] = held[op.name], layer_bytes
@@ -184,14 +118,34 @@ def _repeated(
         passing = 0 if isinstance(op, Compute) else min(held[op.name], temporary_bytes)
         temporary_bytes -= passing
         holds[op.name], held[op.name] = held[op.name] - kept, kept + passing
-    if segment.consumer:
-        kept = _made_bytes(segment.consumer)
-        result_bytes, held[segment.consumer.name] = held[segment.consumer.name] - kept, kept
-    elif early_stop:
+    for consumer, taken_bytes in segment.results:
+        taken_bytes = min(taken_bytes, held[consumer.name])
+        result_bytes, held[consumer.name] = result_bytes + taken_bytes, held[consumer.name] - taken_bytes
+    if early_stop and not segment.results:
         ops, result_bytes = _until_needed(ops, holds)
     if ops:
         holds[ops[-1].name] += result_bytes
     yield from _again(ops, holds)
+    yield from _arrival(ops) if segment.results else ()
+
+
+def _holders(segment: Segment) -> Sequence[AnyOp]:
+    """The operations of which the first that holds its input may hold that of the segment; later listed ones hold results."""
+    if not segment.results:
+        return segment.ops
+    return [op for op in segment.ops if isinstance(op, Compute) and op.held_bytes][:1]
+
+
+def _arrival(ops: Sequence[AnyOp]) -> Iterator[Wait]:
+    """A wait for repeated collectives that run beside each other, or beside what followed them in the forward pass."""
+    waited = {name for op in ops for name in op.after or ()}
+    loose = [op.name for op in ops if op.detached and op.name not in waited]
+    if loose:
+        after = tuple(f"{name}.again" for name in (*loose, *[op.name for op in ops if not op.detached][-1:]))
+        last, why = ops[-1], Purpose.RECOMPUTE
+        yield Wait(
+            name=f"{last.name}.arrival", streams=(COMPUTE,), after=after, layer=last.layer, purpose=why, operator=last.operator
+        )
 
 
 def _again(ops: Sequence[AnyOp], holds: Mapping[str, int]) -> Iterator[AnyOp]:
@@ -199,7 +153,7 @@ def _again(ops: Sequence[AnyOp], holds: Mapping[str, int]) -> Iterator[AnyOp]:
     names = {op.name: f"{op.name}.again" for op in ops}
     for op in ops:
         after = tuple(names[name] for name in op.after or () if name in names) or None
-        new = replace(op, name=names[op.name], purpose=Purpose.RECOMPUTE, after=after, held_bytes=holds[op.name])
+        new = replace(plain(op), name=names[op.name], purpose=Purpose.RECOMPUTE, after=after, held_bytes=holds[op.name])
         yield replace(new, parameters=0, whole_parameters=0) if isinstance(new, Compute) else new
 
 
@@ -214,7 +168,7 @@ def _per_op(layer: tuple[AnyOp, ...], held: dict[str, int], layer_bytes: int, *,
     holds, in_place, unread = dict[str, int](), float(layer_bytes), ("", 0)
     exchanged: set[str] = set()
     for op in layer:
-        made = _made_bytes(op)
+        made = made_bytes(op)
         if held[op.name] > made:
             stays, in_place, unread = int(min(held[op.name] - made, in_place)), 0, ("", 0)
         else:
@@ -267,16 +221,7 @@ def _until_needed(ops: tuple[AnyOp, ...], holds: dict[str, int]) -> tuple[tuple[
     if not any(holds[ops[i].name] for i in of_experts):
         needed += of_experts  # a rank without rows takes part in the same collectives as those with rows
     last = max(needed, default=0)
-    if _made_bytes(ops[last]):
+    if made_bytes(ops[last]):
         end = max(i for i, op in enumerate(ops) if op.operator == ops[last].operator)
         return ops[: end + 1], 0
     return ops[:last], holds[ops[last].name]
-
-
-def _made_bytes(op: AnyOp) -> int:
-    """Bytes that an operation holds besides its input, because it makes them: a mask, probabilities, statistics of attention."""
-    kernel = op.kernel if isinstance(op, Compute) else None
-    if isinstance(op, Compute) and isinstance(op.kernel, Attention):
-        result_bytes = op.kernel.result_bytes if op.keeps_result else 0
-        return min(op.held_bytes, op.kernel.statistics_bytes + result_bytes)
-    return op.held_bytes if kernel is None or (isinstance(kernel, Rowwise) and kernel.op in KEEP_RESULTS) else 0

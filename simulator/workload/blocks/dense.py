@@ -22,6 +22,8 @@ from ..architecture import Architecture
 FP32_BYTES = 4
 BIASED = {"qkv": ("qkv",), "attention": ("qkv", "attention_out"), "mlp": ("mlp_up", "mlp_down")}
 """The linear layers with biases, for each word of `Architecture.bias`."""
+QUERIES, KEYS, VALUES = "queries", "keys", "values"
+"""The inputs of attention."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class BlockOp(Plain):
     """For attention: whether `saved_bytes` holds the result too, because no other operator keeps it as it is."""
     input_kept: bool = False
     """For a linear layer that may keep its input in fewer bits: whether another operator keeps it as it is."""
+    makes: tuple[str, ...] = ()
+    """The inputs of attention (`QUERIES`, `KEYS`, `VALUES`) that the operator makes; what only passes through it is not among."""
 
 
 def layer(model: Architecture, *, batch: int, seq: int, element_bytes: int, prefix: int = 0, number: int = 0) -> list[BlockOp]:
@@ -106,16 +110,17 @@ def attention(model: Architecture, batch: int, seq: int, element_bytes: int, pre
     """Attention from its projections to its output, without norms of the residual stream."""
     tokens, queries, keys = batch * seq, model.heads * model.head_dim, model.kv_heads * model.head_dim
     qkv = linear("qkv", (tokens, model.hidden, queries + 2 * keys, element_bytes), Split.COLUMN, bias=biased(model, "qkv"))
-    yield replace(qkv, matrices=(queries, keys, keys))
+    yield replace(qkv, matrices=(queries, keys, keys), makes=(QUERIES, KEYS, VALUES))
     if model.qk_norm == "head":
         rows = (tokens * (model.heads + model.kv_heads), model.head_dim, element_bytes)
         parameters = 2 * _norm_parameters(model, model.head_dim)
         of_heads = rowwise("qk_norm", model.norm, rows, Split.HEADS, moved=(2, 3), saved=1, parameters=parameters)
-        yield replace(of_heads, whole_parameters=parameters)
+        yield replace(of_heads, whole_parameters=parameters, makes=(QUERIES, KEYS))
     elif model.qk_norm == "full":
         rows = (tokens, queries + keys, element_bytes)
         parameters = _norm_parameters(model, queries + keys)
-        yield rowwise("qk_norm", model.norm, rows, Split.INNER, moved=(2, 3), saved=1, parameters=parameters)
+        of_all = rowwise("qk_norm", model.norm, rows, Split.INNER, moved=(2, 3), saved=1, parameters=parameters)
+        yield replace(of_all, makes=(QUERIES, KEYS))
     if model.positions == "rope":
         yield rowwise("rope", "rope", (tokens, queries + keys, element_bytes), Split.INNER, moved=(2, 2))
     yield scores(model, batch, seq, element_bytes, prefix, window)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from ...kernels import Gemm, Kernel, Split
 from ..architecture import Architecture
 from . import dense
-from .dense import BlockOp, biased, linear, norm, rowwise, scores
+from .dense import KEYS, QUERIES, VALUES, BlockOp, biased, linear, norm, rowwise, scores
 from .dense import embedding as embedding
 from .dense import head as head
 
@@ -61,7 +61,8 @@ def _latent_attention(
     down = linear("kv_down", (tokens, model.hidden, latent, element_bytes), Split.SEQUENCE, bias=bias)
     yield replace(down, saved_bytes=0)  # the first projection of queries keeps the same input
     yield norm(model, "kv_norm", (tokens, rank, element_bytes))
-    yield linear("kv_up", (tokens, rank, keys_and_values, element_bytes), Split.COLUMN, bias=bias)
+    up = linear("kv_up", (tokens, rank, keys_and_values, element_bytes), Split.COLUMN, bias=bias)
+    yield replace(up, makes=(KEYS, VALUES))
     yield rowwise("rope", "rope", rotated, Split.INNER, moved=(2, 2))
     yield scores(model, batch, seq, element_bytes, prefix, window)
     of_heads = (tokens, model.heads * value_dim, model.hidden, element_bytes)
@@ -72,11 +73,13 @@ def _queries(model: Architecture, tokens: int, element_bytes: int) -> Iterator[B
     """The projection to queries; with a latent of queries the projection to the latent, a norm, and the projection to heads."""
     rank, queries, bias = model.q_lora_rank, model.heads * model.head_dim, biased(model, "qkv")
     if not rank:
-        yield linear("q", (tokens, model.hidden, queries, element_bytes), Split.COLUMN, bias=bias)
+        whole = linear("q", (tokens, model.hidden, queries, element_bytes), Split.COLUMN, bias=bias)
+        yield replace(whole, makes=(QUERIES,))
         return
     yield linear("q_down", (tokens, model.hidden, rank, element_bytes), Split.SEQUENCE, bias=bias)
     yield norm(model, "q_norm", (tokens, rank, element_bytes))
-    yield linear("q_up", (tokens, rank, queries, element_bytes), Split.COLUMN, bias=bias)
+    up = linear("q_up", (tokens, rank, queries, element_bytes), Split.COLUMN, bias=bias)
+    yield replace(up, makes=(QUERIES,))
 
 
 def _mixture(model: Architecture, tokens: int, element_bytes: int) -> Iterator[BlockOp]:
