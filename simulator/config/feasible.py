@@ -71,8 +71,8 @@ def check(scenario: Scenario, whole: Cluster | None = None) -> Scenario:
     scenario = with_usual_plan(scenario)
     cheap: tuple[Callable[[Scenario], Found], ...] = (
         partial(_degrees, whole=whole), _batch, _divisions, _overlapped, _shared_sequences, faults_of_experts, faults_of_sharding,
-        faults_of_kept_results, faults_of_offload, faults_of_learning, faults_of_optimizer, faults_of_packing, faults_of_power,
-        _order, partial(_placed, whole=whole), faults_of_perturbed_ranks,
+        faults_of_kept_results, faults_of_offload, faults_of_learning, faults_of_optimizer, faults_of_packing,
+        partial(faults_of_power, alone=whole is None), _order, partial(_placed, whole=whole), faults_of_perturbed_ranks,
     )  # fmt: skip
     dear: tuple[Callable[[Scenario], Found], ...] = (
         partial(_cluster, whole=whole), faults_of_perturbed_links, _scheduled, faults_of_recomputed_operators,

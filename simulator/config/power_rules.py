@@ -12,8 +12,10 @@ from . import shipped_fits
 from .scenario import Scenario
 
 
-def faults_of_power(scenario: Scenario) -> Iterator[Contradiction]:
-    """A limit of power for which the law of power is not taken to hold, and a price of energy that is not known."""
+def faults_of_power(scenario: Scenario, *, alone: bool = True) -> Iterator[Contradiction]:
+    """A limit of power for which the law of power is not taken to hold, and a price of energy that is not known, as it is not
+    for a job beside others.
+    """
     gpu, idle_w = scenario.cluster.gpu, architecture(scenario.cluster.gpu).idle_w
     if 0 < gpu.tdp_w <= idle_w:
         yield "cluster.gpu.tdp", f"{gpu.tdp_w:g} W is no more than the {idle_w:g} W of an idle board", f"tdp: {power.LEAST_W:g} W"
@@ -21,10 +23,11 @@ def faults_of_power(scenario: Scenario) -> Iterator[Contradiction]:
         nearest = min(max(gpu.tdp_w, power.LEAST_W), power.MOST_W)
         message = f"{gpu.tdp_w:g} W is not between {power.LEAST_W:g} and {power.MOST_W:,.0f} W"
         yield "cluster.gpu.tdp", message, f"tdp: {nearest:g} W, or fidelity.power: burst"
-    job, why = scenario.job, power.no_energy(gpu, scenario.job.dtype)
+    why = power.no_energy(gpu, scenario.job.dtype)
+    none = "there is no energy of several jobs" if not alone else f"there is no energy, {why}" if why else ""
     for name, unused in (("price_per_kwh", None), ("pue", 1.0)):
-        if why and getattr(job, name) != unused:
-            yield f"job.{name}", f"there is no energy, {why}", "leave it out"
+        if none and getattr(scenario.job, name) != unused:
+            yield f"job.{name}", none, "leave it out"
 
 
 def without_effect(scenario: Scenario) -> str:

@@ -141,6 +141,20 @@ def test_perturbations_of_jobs_in_python_are_checked_too(file: Path) -> None:
         simulate(replace(jobs, perturb=(sim.Perturb(99, 0.5),)))
 
 
+def test_the_energy_of_several_jobs_is_not_known_and_has_no_price(file: Path) -> None:
+    priced = "{total_tokens: 1000000, price_per_gpu_hour: 2, pue: 1.2, price_per_kwh: 0.3, "
+    file.write_text(JOBS.replace("job: {", f"job: {priced}"), encoding="utf-8")
+    faults = trainsim("run", file, "--json").record["faults"]
+    assert [(fault["where"].split(":")[-2], fault["message"]) for fault in faults] == [
+        (line, f"{name}: job.{field}: there is no energy of several jobs")
+        for line, name in (("3", "whole"), ("4", "part"))
+        for field in ("price_per_kwh", "pue")
+    ]
+    assert {fault["hint"] for fault in faults} == {"leave it out"}
+    file.write_text(JOBS.replace("job: {", "job: {total_tokens: 1000000, price_per_gpu_hour: 2, pue: 1, "), encoding="utf-8")
+    assert trainsim("run", file).code == 0
+
+
 def test_a_job_that_does_not_fit_in_memory_is_named_and_its_remedies_can_be_had(file: Path) -> None:
     said = trainsim("run", file, "--set", "jobs.1.model=llama3-70b")
     assert said.code == 3
