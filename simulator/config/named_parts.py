@@ -44,8 +44,8 @@ class Named(NamedTuple):
     """Function from other names of the part to its name in the catalog."""
 
     def described_by(self, inner: Mapping[str, Any]) -> bool:
-        """Whether a mapping has all required keys of the part."""
-        return self.schema is not None and all(key in inner for key in required(self.schema))
+        """Whether a mapping has all required keys of the part: of an explicit graph those without the inside of a node."""
+        return self.schema is not None and {*required(self.schema)} <= {*self.schema.prepared(inner)}
 
 
 def read_or_import(file: Path, kind: str) -> Document:

@@ -53,3 +53,10 @@ def test_a_shape_of_ones_own_need_not_state_the_rates_of_its_nics() -> None:
     cluster = cluster_of("dgx-h100", nodes=2)
     assert links_of(cluster) is not None
     assert links_of(replace(cluster, nics_per_node=0)) is None
+
+
+def test_a_graph_beside_its_name_needs_no_file_of_that_name() -> None:
+    assert cluster_of({**GRAPH, "name": "mine"}) == replace(cluster_of(GRAPH), name="mine")
+    assert cluster_of({**GRAPH, "name": "folder/mine"}).name == "folder/mine"
+    with pytest.raises(UserError, match="no cluster 'mine'"):
+        cluster_of({"name": "mine", "shape": "explicit", "nodes": 1})
