@@ -58,7 +58,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
             whole = ((i, packed(op, fraction)) for i, op in _operators(model, job, stage, together, layout.shape.splits, part))
             listed = plan.recomputation.ops
             operators = [(i, replace(op, listed=True) if i >= 0 and op.name in listed else op) for i, op in whole]
-            of = framework_kernels(operators, framework, plan.tp, chunked=chunks_head(plan, framework))
+            of = framework_kernels(operators, framework, plan.tp, chunked=chunks_head(plan, framework), dtype=job.dtype)
             of = kernels_of_stage(of, stage, layout.shape.ranks) if layout.shares else of
             of = learning(of, job, stage.first_layer, embedding=stage.embedding)
             kernels[name] = keep_inputs(of, narrow=narrow, original=original, by_heads=plan.divides_heads_by > 1)

@@ -25,6 +25,9 @@ Layered = tuple[int, BlockOp]
 Piece = tuple[str, float, float]
 """A kernel of a split operator: name, and elements moved in the job's format and in fp32, per element of the operator."""
 
+Step = tuple[str, tuple[str, int], tuple[str, int] | None]
+"""A step between the products of unfused attention: word, forward and backward kernel, each with bytes per score."""
+
 BIAS, DROPOUT, RESIDUAL = "bias", "dropout", "add"
 NORMS = ("rmsnorm", "layernorm")
 ACTIVATIONS = ("silu", "gelu", "relu", "relu2")
@@ -67,10 +70,13 @@ PIECES: dict[str, tuple[str, tuple[Piece, ...], tuple[Piece, ...]]] = {
 """Operator -> the field of `Fusion` that keeps the operator whole, and the forward and backward kernels of a split operator."""
 
 
-def framework_kernels(ops: Sequence[Layered], framework: Framework, tp: int = 1, *, chunked: bool = False) -> list[Layered]:
+def framework_kernels(
+    ops: Sequence[Layered], framework: Framework, tp: int = 1, *, chunked: bool = False, dtype: str = "bf16"
+) -> list[Layered]:
     """The kernels of a framework for operators in forward order; a compiler fuses all pointwise operators and reductions.
 
-    Operators are whole; `tp` is the number of ranks that will divide them. With `chunked`, the head runs in chunks.
+    Operators are whole; `tp` is the number of ranks that will divide them. With `chunked`, the head runs in chunks. `dtype` is
+    the format of the job.
     """
     fused = FUSED_BY_COMPILER if framework.compile else ("cross_entropy",) if chunked else ()
     if fused:
@@ -78,7 +84,7 @@ def framework_kernels(ops: Sequence[Layered], framework: Framework, tp: int = 1,
     ops = list(in_chunks(ops)) if chunked else ops
     added = [(layer, new) for layer, op in ops for new in _with_bias_and_dropout(op, framework)]
     merged = _merged(added, framework.fusion)
-    pieces = ((layer, op, piece) for layer, op in merged for piece in _pieces(op, framework, tp))
+    pieces = ((layer, op, piece) for layer, op in merged for piece in _pieces(op, framework, tp, dtype))
     return [(layer, replace(piece, listed=True, makes=op.makes) if op.listed else piece) for layer, op, piece in pieces]
 
 
@@ -168,11 +174,11 @@ def _rowwise(kernel: Kernel | None) -> Rowwise:
     return kernel
 
 
-def _pieces(op: BlockOp, framework: Framework, tp: int) -> list[BlockOp]:
+def _pieces(op: BlockOp, framework: Framework, tp: int, dtype: str) -> list[BlockOp]:
     """The kernels that a framework runs for an operator."""
     kernel, kind = op.forward, _kind(op)
     if isinstance(kernel, Attention) and framework.attention == UNFUSED:
-        return _attention(op, kernel, framework, tp)
+        return _attention(op, kernel, framework, tp, dtype)
     apart = PIECES.get(kind)
     if kind.endswith(GATED):
         gate, multiply = kind.removesuffix(GATED), ("multiply", 3, 0)
@@ -201,8 +207,8 @@ def _split(op: BlockOp, forward: Sequence[Piece], backward: Sequence[Piece]) -> 
     return [*there, *reversed(back)]
 
 
-def _softmax_in_fp32(width: int) -> list[tuple[str, tuple[str, int], tuple[str, int]]]:
-    """Megatron-LM's softmax where its own kernel cannot run: word, forward and backward kernel, each with bytes per score."""
+def _softmax_in_fp32(width: int) -> list[Step]:
+    """Megatron-LM's softmax where its own kernel cannot run."""
     cast, moved = ("cast", width + FP32_BYTES), 2 * FP32_BYTES
     return [
         ("wide", cast, cast),
@@ -213,7 +219,21 @@ def _softmax_in_fp32(width: int) -> list[tuple[str, tuple[str, int], tuple[str, 
     ]
 
 
-def _attention(op: BlockOp, whole: Attention, framework: Framework, tp: int) -> list[BlockOp]:
+def _softmax_apart(width: int, dtype: str) -> list[Step]:
+    """The same of operators of PyTorch: scale and mask in the format of the job, softmax in fp32, and a cast back.
+
+    Adding a mask has no backward kernel. With fp16 the kernels of softmax convert what they read and what they write back.
+    """
+    cast, both = ("cast", width + FP32_BYTES), 2 * FP32_BYTES
+    first: list[Step] = [("scale", ("scale", 2 * width), ("scale", 2 * width)), ("mask", ("mask", 2 * width), None)]
+    if dtype == "fp16":
+        softmax: Step = "softmax", ("softmax", width + FP32_BYTES), ("softmax_backward", both + width)
+        return [*first, softmax, ("narrow", cast, cast)]
+    softmax = "softmax", ("softmax", both), ("softmax_backward", both + FP32_BYTES)
+    return [*first, softmax] if width == FP32_BYTES else [*first, ("wide", cast, cast), softmax, ("narrow", cast, cast)]
+
+
+def _attention(op: BlockOp, whole: Attention, framework: Framework, tp: int, dtype: str) -> list[BlockOp]:
     """Attention with scores in memory: two GEMMs forward, four backward, and mask, softmax and dropout between the GEMMs.
 
     Kept for backward are queries, keys and values, the probabilities, the probabilities after dropout, and the dropout mask.
@@ -224,7 +244,8 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework, tp: int) -> 
     That kernel takes matrices of scores by fours. Where a rank's matrices of a microbatch (b a / tp), or the keys, are no
     multiple of four, PyTorch casts the scores to fp32, scales, masks, normalises and casts back (is_kernel_available and
     forward_torch_softmax in megatron/model/fused_softmax.py, NVIDIA/Megatron-LM @35a3fa8, and its copy in
-    bigscience-workshop/Megatron-DeepSpeed @541b967).
+    bigscience-workshop/Megatron-DeepSpeed @541b967). Where mask and softmax are operators of PyTorch, they are those of Hugging
+    Face's Llama (models/llama/modeling_llama.py, huggingface/transformers v4.33): softmax(scores, dtype=fp32), cast back.
     """
     lines, width = whole.batch * whole.heads, whole.element_bytes
     seq, keys, (depth, value_depth) = whole.seq, whole.seq + whole.prefix, whole.widths
@@ -237,7 +258,7 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework, tp: int) -> 
     def rows(name: str, moved_bytes: float) -> Rowwise:
         return Rowwise(name, lines * seq, keys, width, round(moved_bytes))
 
-    def step(name: str, forward: Kernel | None, backward: Kernel, saved: int = 0) -> BlockOp:
+    def step(name: str, forward: Kernel | None, backward: Kernel | None, saved: int = 0) -> BlockOp:
         return BlockOp(f"{op.name}_{name}", forward, Split.HEADS, backward, saved_bytes=saved)
 
     inputs = whole.batch * seq * ((whole.heads + whole.kv_heads) * depth + whole.kv_heads * value_depth) * width
@@ -248,16 +269,14 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework, tp: int) -> 
         step("keys", None, gemm(keys, depth, seq)),
     ]
     fused = framework.fusion.softmax
-    if fused and not framework.compile and (lines // tp % FUSED_MULTIPLE or keys % FUSED_MULTIPLE):
-        kept = {"softmax": scores // width * FP32_BYTES, "narrow": 0 if framework.dropout else scores}
-        yields += [
-            step(word, rows(*forward), rows(*backward), kept.get(word, 0)) for word, forward, backward in _softmax_in_fp32(width)
-        ]
-    elif fused:
+    if fused and (framework.compile or not (lines // tp % FUSED_MULTIPLE or keys % FUSED_MULTIPLE)):
         yields += [step("softmax", rows("softmax", (1 + seen) * width), rows("softmax", (1 + 2 * seen) * width), scores)]
     else:
-        yields += [step("mask", rows("mask", 2 * width), rows("mask_backward", 2 * width))]
-        yields += [step("softmax", rows("softmax", 2 * width), rows("softmax_backward", 3 * width), scores)]
+        kept = {"softmax": scores // width * FP32_BYTES, "narrow": 0 if framework.dropout else scores}
+        yields += [
+            step(word, rows(*forward), backward and rows(*backward), kept.get(word, 0))
+            for word, forward, backward in (_softmax_in_fp32(width) if fused else _softmax_apart(width, dtype))
+        ]
     if framework.dropout:
         dropped = _dropout(op.name, rows(DROPOUT, 2 * width), Split.HEADS)
         yields += [replace(dropped, saved_bytes=dropped.saved_bytes + scores)]
