@@ -7,6 +7,7 @@ warning, since the user probably expected an effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from math import gcd, inf, lcm
 from typing import Any
@@ -329,14 +330,22 @@ def _cluster(scenario: Scenario, whole: Cluster | None) -> Found:
 
 
 def _in_fields(scenario: Scenario, refused: OutsideDomain) -> str:
-    """The nearest shape that a schedule supports, in fields of a scenario: as a global batch instead of microbatches."""
+    """The nearest shape that a schedule supports, in fields of a scenario: as a global batch instead of microbatches, by the
+    number of replicas that there are then.
+    """
+    plan, legal = scenario.plan, dict[str, object](refused.nearest)
+    if "ranks" in refused.nearest and refused.nearest["ranks"] != plan.pp:
+        scenario = replace(scenario, plan=replace(plan, pp=refused.nearest["ranks"], dp=None))
+        if not has_whole_degrees(scenario):
+            legal.pop("microbatches", None)
+        elif plan.dp:
+            legal["dp"] = data_parallel_degree(scenario)
     unit = data_parallel_degree(scenario) * scenario.job.microbatch_size
-    fields = {name: f"plan.{name}" for name in ("chunks", "group", "memory_limit")}
+    fields = {name: f"plan.{name}" for name in ("chunks", "group", "memory_limit", "dp")}
     fields |= {"ranks": "plan.pp", "microbatches": "job.global_batch"}
-    legal: dict[str, object] = dict(refused.nearest)
     if "microbatches" in legal:
         count = refused.nearest["microbatches"]
-        legal["microbatches"] = f"{count * unit // scenario.plan.splits}, which is {count} microbatches of each replica"
+        legal["microbatches"] = f"{count * unit // plan.splits}, which is {count} microbatches of each replica"
     words = "; ".join(f"{fields.get(name, name)}: {value}" for name, value in legal.items())
     words += "".join(f"; or {fields.get(name, name)}: {value}" for name, value in refused.other.items())
     return f"nearest legal: {words}" if words else refused.hint

@@ -132,3 +132,23 @@ def test_degrees_that_do_not_divide_the_gpus_are_one_fault(more: dict[str, int])
     scenario = Scenario(model, sim.cluster("dgx-h100", nodes=2), plan, sim.Job(sequence_length=24, global_batch=32))
     assert list(faults(scenario)) == ["plan"]
     assert "job.global_batch" in faults(replace(scenario, plan=replace(plan, tp=2, pp=2, dp=3)))
+
+
+@pytest.mark.parametrize("dp", [None, "stated"])
+@pytest.mark.parametrize("schedule", ["chimera", "dualpipe"])
+@pytest.mark.parametrize(("gpus", "pp", "microbatch"), [(4, 1, 1), (4, 1, 2), (8, 1, 1), (12, 3, 1), (12, 3, 2), (15, 3, 1)])
+def test_the_nearest_shape_of_a_schedule_is_legal_with_the_replicas_there_are_then(
+    gpus: int, pp: int, microbatch: int, schedule: str, dp: str | None
+) -> None:
+    """A batch is said only where another number of stages leaves whole replicas."""
+    model = sim.model({"layers": 16, "hidden": 512, "heads": 8, "vocab": 1000})
+    plan = sim.Plan(pp=pp, schedule=schedule, dp=gpus // pp if dp else None, sharding="none")
+    job = sim.Job(sequence_length=64, global_batch=gpus // pp * microbatch, microbatch_size=microbatch)
+    scenario = Scenario(model, sim.cluster("dgx-h100", nodes=1, gpus_per_node=gpus), plan, job)
+    hint = faults(scenario)["plan.schedule"]
+    said = {name: int(value) for name, value in re.findall(r"(?:plan|job)\.(\w+): (\d+)", hint)}
+    assert said["pp"] != pp
+    assert ("global_batch" in said) == (not gpus % said["pp"])
+    if "global_batch" in said:
+        legal = replace(plan, pp=said["pp"], dp=said.get("dp"))
+        assert not faults(replace(scenario, plan=legal, job=replace(job, global_batch=said["global_batch"]))), hint
