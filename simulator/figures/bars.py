@@ -125,9 +125,12 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
 
 
 def _named(run: Run, rank: int, role: int, kinds: Kinds, drawn: Sequence[int]) -> str:
-    """A rank, how many ranks are alike without those that are drawn, its stages, and whether its speed was changed."""
+    """A rank, how many ranks are alike without those that are drawn, or which one drawn above is, its stages, and whether its
+    speed was changed."""
+    first = next(one for one in drawn if kinds.of_rank[one] == kinds.of_rank[rank])
     others = kinds.others(rank, drawn)
     alike = f" and {others:,} other{'s' * (others > 1)}" if others else ""
+    alike = f", like rank {first}" if first != rank else alike
     stages = [str(stage.number) for stage in run.program.stages if stage.rank == run.labels[role].pipeline]
     word = "stage" if len(stages) == 1 else "stages"
     changed = ", perturbed" if rank in perturbed(run) else ""

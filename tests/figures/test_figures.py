@@ -62,7 +62,7 @@ def test_a_row_per_pipeline_rank_and_a_bar_per_slot(run: Run) -> None:
     ]
     assert [row.label for row in chart_of_run(run, [0, 1, 4]).rows] == [
         "rank 0 and 2 others (stages 0, 4)",
-        "rank 1 and 2 others (stages 0, 4)",
+        "rank 1, like rank 0 (stages 0, 4)",
         "rank 4 and 3 others (stages 1, 5)",
     ]
     for row in chart.rows:
