@@ -31,16 +31,17 @@ SPLITS = (1, 2, 3)
 TOLERANCE = 1e-9
 
 
-def check_schedule(schedule: Any, shapes: Iterable[Shape] = SHAPES) -> int:
+def check_schedule(schedule: Any, shapes: Iterable[Shape] | None = None) -> int:
     """Lays the schedule out on every different shape that it takes and runs it; returns how many those were.
 
-    The schedule is a module or an object with an order, that function itself, or the name of a schedule.
+    The schedule is a module or an object with an order, that function itself, or the name of a schedule. Without shapes it is
+    tried on the grid `SHAPES`.
     All slots are there once and in order, nothing deadlocks with or without latency, no rank holds more chunks than
     `in_flight` declares, and no rank is busy longer than the makespan.
     """
     if not (hasattr(schedule, "order") or hasattr(schedule, "orders")):
         schedule = catalog.typed("schedules", schedule)
-    taken = 0
+    taken, shapes = 0, SHAPES if shapes is None else shapes
     for shape in _different(schedule, must_be(shapes, Iterable, "shapes", "shapes", "[Shape(ranks=4, microbatches=8)]")):
         try:
             layout = lay_out(schedule, shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from inspect import signature
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,6 +29,10 @@ NAMES = sorted(catalog.files("schedules"))
 @pytest.mark.parametrize("name", NAMES)
 def test_battery(name: str) -> None:
     assert check_schedule(catalog.module("schedules", name)) > 10
+
+
+def test_the_help_of_the_battery_is_short_enough_to_read() -> None:
+    assert len(str(signature(check_schedule))) < 200
 
 
 @pytest.mark.parametrize("name", NAMES)
