@@ -140,7 +140,7 @@ def compare_schedules(
         except OutsideDomain as refusal:
             refused[name] = refusal
         except Deadlock as deadlock:
-            refused[name] = OutsideDomain(f"deadlock: {str(deadlock).splitlines()[0]}")
+            refused[name] = OutsideDomain(str(deadlock).splitlines()[0])
     return Comparison(shape, tuple(sorted(entries, key=lambda entry: entry.results[-1].makespan)), refused)
 
 
