@@ -279,7 +279,7 @@ def _shared_sequences(scenario: Scenario) -> Found:
     if scenario.framework.attention == UNFUSED:
         message = "context parallelism joins partial results of fused attention, and this framework has none"
         yield "plan.cp", message, "a library in framework.attention, or cp: 1"
-    if scenario.model.window and plan.cp_kind != "ulysses":
+    if 0 < scenario.model.window < length and plan.cp_kind != "ulysses":
         message = f"windows of attention as in {scenario.model.name} are modelled with whole sequences only"
         yield "plan.cp_kind", message, "cp_kind: ulysses"
     if not any(fault for law in (_degrees, _order, _placed, faults_of_experts) for fault in law(scenario)):

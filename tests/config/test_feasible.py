@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -152,3 +153,15 @@ def test_the_nearest_shape_of_a_schedule_is_legal_with_the_replicas_there_are_th
     if "global_batch" in said:
         legal = replace(plan, pp=said["pp"], dp=said.get("dp"))
         assert not faults(replace(scenario, plan=legal, job=replace(job, global_batch=said["global_batch"]))), hint
+
+
+@pytest.mark.parametrize("kind", ["ring", "all-gather", "mixed", "ulysses"])
+def test_a_window_of_the_whole_sequence_is_none_for_context_parallel_ranks_too(kind: Any) -> None:
+    def windowed(window: int) -> Scenario:
+        model = sim.model({"layers": 2, "hidden": 512, "heads": 8, "vocab": 1000, "window": window})
+        job = sim.Job(sequence_length=4096, global_batch=4)
+        return Scenario(model, sim.cluster("dgx-h100", nodes=1), sim.Plan(cp=4, cp_kind=kind), job)
+
+    times = {windowed(window).simulate().metrics.step_time_s for window in (0, 4096, 5000)}
+    assert len(times) == 1
+    assert [*faults(windowed(4095))] == ([] if kind == "ulysses" else ["plan.cp_kind"])
