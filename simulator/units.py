@@ -205,9 +205,24 @@ def show_bytes(value: float) -> str:
 
 def show_rate(value: float) -> str:
     """A bandwidth in decimal units, as links are sold: `450 GB/s`."""
-    units = ((TB, "TB/s"), (GB, "GB/s"), (MB, "MB/s"), (KB, "kB/s"))
-    factor, unit = next(((factor, unit) for factor, unit in units if abs(value) >= factor), (1, "B/s"))
-    return f"{value / factor:.4g} {unit}"
+    return _decimal(value, "B/s")
+
+
+def show_flop_rate(value: float) -> str:
+    """A rate of arithmetic: `989.4 TFLOP/s`."""
+    return _decimal(value, "FLOP/s")
+
+
+def show_hertz(value: float) -> str:
+    """The frequency of a clock: `1.98 GHz`."""
+    return _decimal(value, "Hz")
+
+
+def _decimal(value: float, unit: str) -> str:
+    """Four significant digits with the largest decimal prefix, up to that of 10^12, that leaves a number of one or more."""
+    prefixes = ((TB, "T"), (GB, "G"), (MB, "M"), (KB, "k"))
+    factor, prefix = next(((factor, prefix) for factor, prefix in prefixes if abs(value) >= factor), (1, ""))
+    return f"{value / factor:.4g} {prefix}{unit}"
 
 
 def show_count(value: float) -> str:

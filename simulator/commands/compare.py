@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import Infeasible, UserError
-from ..units import GIB, counted, show_bytes, show_digits, show_rate, show_s
+from ..units import GIB, counted, show_bytes, show_digits, show_flop_rate, show_hertz, show_rate, show_s
 from ._show import (
     json_option,
     long_option,
@@ -35,12 +35,14 @@ WIDEST = 40
 """Characters of a value, and of the name of a run, that a table shows."""
 UNITS: Mapping[str, Callable[[float], str]] = {
     "bytes_per_s": show_rate,
+    "flop_per_s": show_flop_rate,
     "per_s": show_digits,
     "per_gpu": show_digits,
     "s": show_s,
     "bytes": show_bytes,
     "gib": lambda value: show_bytes(value * GIB),
     "w": "{:g} W".format,
+    "hz": show_hertz,
     **dict.fromkeys(("mfu", "hfu", "fraction"), "{:.2%}".format),
 }
 """Text formats of quantities, by the unit that a name ends in, the longest first."""

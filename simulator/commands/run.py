@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from textwrap import fill
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import UserError
+from ..errors import UserError, shown
 from ..simulation import ENGINES, MOST_STEPS
 from ._show import (
     LONGEST,
@@ -52,6 +53,13 @@ REPORT_HELP = "Write one HTML file with figures, timeline, memory, network and c
 STEPS_HELP = "Simulate this number of steps from time zero and report their mean.  [default: one step of a long run]"
 
 
+def _checked_folder(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuses, before any work is done, a file where a folder is written to."""
+    if value is not None and os.path.exists(value) and not os.path.isdir(value):
+        raise UserError(f"{param.opts[0]} {shown(value)} is a file, and a folder is written", hint="name a folder, new or not")
+    return value
+
+
 @click.command("run", short_help="Simulate a training step.")
 @scenario_argument
 @click.option("--engine", type=click.Choice(ENGINES, case_sensitive=False), default="auto", show_default=True, help=ENGINE_HELP)
@@ -71,7 +79,7 @@ STEPS_HELP = "Simulate this number of steps from time zero and report their mean
 @click.option("--gantt-size", metavar="WxH", type=Numbers("x", "14x6", 2, 100), help="Width and height in inches, such as 14x6.")
 @click.option("--gantt-title", metavar="TEXT", help="Title of the timeline.")
 @click.option("--trace", metavar="FILE.json[.gz]", callback=checked_path((".json", ".json.gz")), help=TRACE_HELP)
-@click.option("--hta", metavar="FOLDER", help=HTA_HELP)
+@click.option("--hta", metavar="FOLDER", callback=_checked_folder, help=HTA_HELP)
 @click.option("--report", metavar="FILE.html", callback=checked_path((".html",)), help=REPORT_HELP)
 @click.option("--costs", is_flag=True, help=COSTS_HELP)
 @what_if_options
@@ -181,14 +189,28 @@ def _refuse_extras(options: dict[str, Any]) -> None:
         raise UserError(f"{flags}: not for several jobs on one cluster", hint="leave it out, or run one of the jobs by itself")
 
 
+def _check_window(run: Run, window_s: tuple[float, float] | None) -> None:
+    """Refuses a part of the time axis that begins behind its end, in the unit of the option."""
+    from ..units import MS_PER_S, seconds
+
+    end_ms = seconds(run.observation.until_ns - run.observation.from_ns) * MS_PER_S
+    if window_s is not None and window_s[0] * MS_PER_S >= end_ms:
+        begins, until = (f"{at * MS_PER_S:.12g}" for at in window_s)
+        message = f"--gantt-window {begins}:{until} shows nothing: the timeline ends at {end_ms:,.4g} ms"
+        raise UserError(message, hint=f"a start below that, such as --gantt-window 0:{end_ms / 2:.3g}")
+
+
 def _write(run: Run, places: Sequence[str | None], look: dict[str, Any]) -> list[tuple[str, str]]:
     """Writes the figures that were asked for: timeline, trace, traces of ranks, report; returns what was written, and where."""
+    from ..units import counted
+
     gantt_file, trace_file, hta_folder, report_file = places
     written = []
     if gantt_file:
         from ..figures.drawing import save
         from ..figures.gantt import gantt
 
+        _check_window(run, look.get("window_s"))
         save(gantt(run, **look), gantt_file)
         written.append(("timeline", gantt_file))
     if trace_file:
@@ -199,7 +221,7 @@ def _write(run: Run, places: Sequence[str | None], look: dict[str, Any]) -> list
     if hta_folder:
         from ..figures.kineto import kineto
 
-        written.append(("traces", f"{hta_folder}, of {len(kineto(run, hta_folder))} ranks: load the folder in HTA"))
+        written.append(("traces", f"{hta_folder}, of {counted(len(kineto(run, hta_folder)), 'rank')}: load the folder in HTA"))
     if report_file:
         from ..report.page import report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,26 @@ def test_a_window_of_the_timeline_that_ends_before_it_begins_is_refused_before_a
     said = trainsim("run", scenario, "--gantt", scenario.parent / "a.png", "--gantt-window", "5:2")
     assert (said.code, said.out) == (2, "")
     assert "'5:2' should be a smaller number and a larger one, such as 100:250" in said.err
+
+
+def test_a_window_behind_the_end_of_the_timeline_is_refused_in_the_unit_of_the_option(scenario: Path) -> None:
+    said = trainsim("run", scenario, "--gantt", scenario.parent / "a.png", "--gantt-window", "1e9:2e9")
+    assert (said.code, said.out) == (2, "")
+    assert re.search(r"--gantt-window 1000000000:2000000000 shows nothing: the timeline ends at [\d.,]+ ms", said.err)
+    assert " s\n" not in said.err
+
+
+def test_a_file_in_place_of_a_folder_is_refused_before_any_work(scenario: Path) -> None:
+    said = trainsim("run", scenario, "--hta", scenario)
+    assert (said.code, said.out) == (2, "")
+    assert "is a file, and a folder is written" in said.err
+    assert "name a folder" in said.err
+
+
+def test_one_rank_is_no_ranks(tmp_path: Path) -> None:
+    job = "job: {global_batch: 8, sequence_length: 256}"
+    (tmp_path / "one.yaml").write_text(f"{{model: llama3.2-1b, cluster: {{name: dgx-h100, nodes: 1}}, {job}}}")
+    assert ", of 1 rank: load the folder" in trainsim("run", tmp_path / "one.yaml", "--hta", tmp_path / "traces").out
 
 
 def test_one_node_is_no_nodes() -> None:

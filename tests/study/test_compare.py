@@ -116,6 +116,17 @@ def test_values_have_units_and_perturbations_are_words(tmp_path: Path, monkeypat
     assert rows["mfu"][0].endswith("%")
 
 
+def test_rates_of_clocks_and_of_arithmetic_have_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = [Path(f"{gpu}.yaml") for gpu in ("h100", "a100")]
+    job = "job: {global_batch: 8, sequence_length: 256}"
+    for file in files:
+        file.write_text(f"{{model: llama3.2-1b, cluster: {{name: dgx-{file.stem}, nodes: 1}}, {job}}}")
+    out = trainsim("compare", *files).out
+    assert re.search(r"^cluster.gpu.clock_hz +1.98 GHz +1.41 GHz ", out, re.M)
+    assert re.search(r"^cluster.gpu.peak_flop_per_s.bf16 +989.4 TFLOP/s +312 TFLOP/s ", out, re.M)
+
+
 def test_what_is_not_listed_is_counted(tmp_path: Path) -> None:
     for name, text in (("a", SMALL), ("b", SMALL.replace("global_batch: 32", "global_batch: 64"))):
         (tmp_path / f"{name}.yaml").write_text(text)
