@@ -7,9 +7,10 @@ a duration. Duplicate keys are refused and nothing is executed. Every value keep
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -182,6 +183,7 @@ def beside(name: str, mark: Mark | None) -> str:
 
 _INTEGER = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_FIRST_DIGITS, _GROUP, _NOTHING = map(re.compile, (r"[-+]?[0-9]{1,3}", r"[0-9]{3}([ .].*)?", ""))
 _INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)")
 _WORDS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -291,6 +293,21 @@ def scalar(text: str) -> Any:
     return float(text) if _NUMBER.fullmatch(text) and not _INTEGER.fullmatch(text) else text
 
 
+def _thousands(pairs: Sequence[tuple[yaml.Node, yaml.Node]]) -> list[str]:
+    """The further groups of digits of a number with thousands separators, the value of the first entry: in a mapping in braces a
+    comma ends the value, and they become keys without values, such as 096 of `{length: 4,096}`."""
+    (_, value), *behind = pairs
+    if not _plain_match(_FIRST_DIGITS, value):
+        return []
+    rest = takewhile(lambda pair: _plain_match(_GROUP, pair[0]) and _plain_match(_NOTHING, pair[1]), behind)
+    return [key.value for key, _ in rest]
+
+
+def _plain_match(pattern: re.Pattern[str], node: yaml.Node) -> bool:
+    """Whether a node is a scalar without quotes that a pattern matches."""
+    return isinstance(node, yaml.ScalarNode) and not node.style and bool(pattern.fullmatch(node.value))
+
+
 class _Builder:
     """Builds data from YAML nodes, and notes the place of every value and every fault."""
 
@@ -320,7 +337,8 @@ class _Builder:
 
     def _mapping(self, node: yaml.MappingNode, place: Place) -> Mapping[str, Any]:
         data: dict[str, Any] = {}
-        for key_node, value_node in node.value:
+        pairs = iter(enumerate(node.value))
+        for number, (key_node, value_node) in pairs:
             where, key = _mark(self.name, key_node.start_mark), key_node.value
             if not isinstance(key_node, yaml.ScalarNode):
                 self._fault("a list or a mapping cannot be a key", where)
@@ -333,6 +351,12 @@ class _Builder:
             else:
                 data[key] = self.value(value_node, (*place, key))
                 self.marks[(*place, key)] = where
+                if groups := _thousands(node.value[number:]) if node.flow_style else []:
+                    said, digits = (sign.join((value_node.value, *groups)) for sign in (",", ""))
+                    hint = f"numbers are written without thousands separators: {digits}"
+                    at = _mark(self.name, value_node.start_mark)
+                    self._fault(f"{shown(said)} is no number: the comma ends the value of {shown(key)}", at, hint)
+                    list(islice(pairs, len(groups)))  # which are no keys
         return data
 
     def _fault(self, message: str, where: Mark, hint: str = "") -> None:

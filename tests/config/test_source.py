@@ -100,6 +100,9 @@ REFUSED = {
     "a word": ("hello\n", "x:1:1", "a single value"),
     "a key twice": ("a: 1\nb: 2\na: 3\n", "x:3:1", "'a' stands twice: here and at line 1"),
     "a key twice inside": ("p: {tp: 2, tp: 4}\n", "x:1:12", "'tp' stands twice"),
+    "separators of thousands": ("a: 1\np: {x: 4,096, y: 2}\n", "x:2:8", "'4,096' is no number: the comma ends the value of 'x'"),
+    "more of them": ("{x: -1,000,000}\n", "x:1:5", "'-1,000,000' is no number"),
+    "before a unit": ("{x: 1,000.5 GB/s, y: 2}\n", "x:1:5", "'1,000.5 GB/s' is no number"),
     "a merge key": ("a: &a {b: 1}\nc: {<<: *a}\n", "x:2:5", "'<<'"),
     "a list as a key": ("? [a, b]\n: 1\n", "x:1:3", "cannot be a key"),
     "no key": ("? \n: 1\n", "x:1:", "cannot be a key"),
@@ -130,6 +133,20 @@ def test_what_is_no_scenario_is_refused_with_its_place(case: str) -> None:
     assert fault.where.startswith(where)
     assert says in fault.message
     assert len(refused.value.faults) == 1
+
+
+def test_numbers_with_separators_of_thousands_are_told_together_with_what_to_write() -> None:
+    with pytest.raises(UserError) as refused:
+        parse("job: {sequence_length: 4,096, global_batch: 1,024, total_tokens: 1,000,000}", "x")
+    hints = [fault.hint.removeprefix("numbers are written without thousands separators: ") for fault in refused.value.faults]
+    assert hints == ["4096", "1024", "1000000"]
+
+
+@pytest.mark.parametrize(
+    "text", ["{a: 4,096: 1}", "{a: 4, 096: null}", "{a: 4, '096': }", "{a: '4',096}", "{a: b, 100}", "{100, 200}", "{a: 1,00}"]
+)
+def test_other_keys_of_three_digits_are_keys(text: str) -> None:
+    assert len(parse(text, "x").data) == 2
 
 
 def test_all_faults_of_a_file_come_together() -> None:
