@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.config import cluster_file, feasible
+from simulator.config.derived import microbatches
 from simulator.errors import UserError
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.workload.architecture import nearest_divisor
@@ -152,7 +153,9 @@ def test_the_nearest_shape_of_a_schedule_is_legal_with_the_replicas_there_are_th
     assert ("global_batch" in said) == (not gpus % said["pp"])
     if "global_batch" in said:
         legal = replace(plan, pp=said["pp"], dp=said.get("dp"))
-        assert not faults(replace(scenario, plan=legal, job=replace(job, global_batch=said["global_batch"]))), hint
+        nearest = replace(scenario, plan=legal, job=replace(job, global_batch=said["global_batch"]))
+        assert not faults(nearest), hint
+        assert f"which is {microbatches(nearest)} microbatches of each replica" in hint
 
 
 @pytest.mark.parametrize("kind", ["ring", "all-gather", "mixed", "ulysses"])
