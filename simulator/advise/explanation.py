@@ -13,12 +13,13 @@ from typing import Any
 
 from ..errors import must_be
 from ..escape import Summarised
+from ..simulation import choose_engine
 from ..simulation.run import Run
 from ..study.critical_path import CriticalPath, critical_path
 from ..study.idle_causes import IdleTime, idle_time
 from ..study.waterfall import Bar, Waterfall, waterfall
 from ..units import show_s
-from .neighbours import Neighbour, neighbours
+from .neighbours import Neighbour, expected_work, neighbours
 from .places import place_of
 from .splits import Splits
 
@@ -103,7 +104,9 @@ def explain(run: Run, *, long: bool = False) -> Explanation:
     """The explanation of a run: some forty more simulations. Raises `UserError` where all of them together are estimated to take
     more than 30 s, unless `long` allows it."""
     must_be(run, Run, "run", "a run", "sim.explain(sim.simulate(model, cluster, plan, job))")
-    found, splits = neighbours(run, long=long)  # first, because it is what refuses
+    if expected_work(run, long=long).is_long:  # first, because it is what refuses
+        choose_engine.load()  # so that simulations of less than very many tasks, which do not load it, use it too
+    found, splits = neighbours(run, long=long)
     return Explanation(run, waterfall(run), critical_path(run), found, splits)
 
 

@@ -10,16 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from ..frozen import replace
 from ..simulation import estimated_effort
 from ..simulation.estimated_effort import TASK, Effort, Limits
 from ..simulation.run import Run
 from ..study.without import Counterfactual
-from .splits import moved_from_slowest, neighbouring_splits
+from .splits import most_splits, moved_from_slowest, neighbouring_splits
 
 AROUND = Effort(14.0, 400)
 """Effort per task of the critical path and the causes of idle time: 10 to 22 us."""
 WITHOUT, CHANGED = Effort(0.7), Effort(2.4)
 """Effort per task of a simulation of the same tasks without a cause, 0.55 to 0.8 us, and of a changed plan, 1.5 to 3.2 us."""
+
+
+LONG_S = 10
+"""Estimated seconds from which work is announced, and the compiled engine loaded for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,19 @@ class Work:
     simulations: int
     effort: Effort
     per_split: Effort
+    further: int = 0
+    """Most splits of the layers that are simulated besides, where moving layers makes the step shorter."""
+
+    @property
+    def is_long(self) -> bool:
+        return self.effort.seconds >= LONG_S
+
+    @property
+    def text(self) -> str:
+        """The work in words."""
+        more = self.with_splits(self.further)
+        most = f"; up to {more.simulations} and {more.effort.seconds:.0f} s where moving layers helps" if self.further else ""
+        return f"about {self.simulations} simulations, estimated at {self.effort.seconds:.0f} s{most}"
 
     def with_splits(self, count: int) -> Work:
         return Work(self.simulations + count, self.effort + count * self.per_split, self.per_split)
@@ -50,7 +68,9 @@ def splits_in_time(run: Run, changes: int, fewest_splits: int, *, long: bool) ->
 def work_of(run: Run, changes: int, *, long: bool) -> Work:
     """The work of an explanation with so many changes besides those of the layers. Raises `UserError` as `splits_in_time`."""
     most = splits_in_time(run, changes, len(moved_from_slowest(run)), long=long)
-    return _before_splits(run, changes).with_splits(len(neighbouring_splits(run, most)))
+    first, every = len(neighbouring_splits(run, most)), min(most, most_splits(run))
+    work = _before_splits(run, changes).with_splits(first)
+    return replace(work, further=max(0, int(every) - first))
 
 
 def _before_splits(run: Run, changes: int) -> Work:

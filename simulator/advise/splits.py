@@ -90,6 +90,12 @@ def neighbouring_splits(run: Run, most: float = inf) -> tuple[Split, ...]:
     return moved_from_slowest(run) if len(counts) > MOST_STAGES or len(every) > most else every
 
 
+def most_splits(run: Run) -> int:
+    """The most splits that are simulated if every move of a layer of the slowest stage helps, until it has one layer."""
+    counts = stage_counts(run)
+    return len(neighbouring_splits(run)) + max(0, counts[_slowest(run)] - 2) * (len(counts) - 1) if _may_move(run) else 0
+
+
 def moved_from_slowest(run: Run) -> tuple[Split, ...]:
     """The splits that take a layer from the slowest stage, which are the fewest that are simulated."""
     return tuple(_moved(stage_counts(run), _slowest(run))) if _may_move(run) else ()

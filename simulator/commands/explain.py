@@ -25,8 +25,6 @@ from ._what_if import changed_steps, check_what_ifs, print_what_if, what_if_opti
 if TYPE_CHECKING:
     from ..advise.explanation import Explanation
 
-LONG_S = 10
-"""Estimated seconds of work above which it is announced before it begins."""
 MOST_IDLE = 8
 """Most causes of idle time that are listed by themselves."""
 
@@ -64,8 +62,8 @@ def command(
         check_what_ifs(scenario, settings, what_ifs, tornado, trust=trust)
         run = loaded.simulate(allow_oom=allow_oom, long=long)
     work = expected_work(run, long=long)
-    if work.effort.seconds > LONG_S:
-        print_notes([f"about {work.simulations} simulations, estimated at {work.effort.seconds:.0f} s"])
+    if work.is_long:
+        print_notes([work.text])
     with progress("explaining") as expect:
         expect(work.effort)
         found = explain(run, long=long)

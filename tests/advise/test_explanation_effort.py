@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 import simulator as sim
-from simulator.advise import neighbours
+from simulator.advise import explanation_effort, neighbours
 from simulator.advise.explanation import explain
 from simulator.advise.explanation_effort import splits_in_time
-from simulator.commands import explain as explain_command
-from simulator.simulation import estimated_effort
+from simulator.simulation import choose_engine, estimated_effort
 from simulator.simulation.run import Run
 from simulator.study.waterfall import waterfall
 from simulator.study.without import RECOMPUTATION, Counterfactual
@@ -71,16 +70,20 @@ def test_the_announced_work_is_what_is_simulated(run: Run, monkeypatch: pytest.M
     causes = 2 * len(Counterfactual(run).causes) - 1
     assert tried
     assert tried.neighbouring + tried.too_large == 12
-    assert work.simulations <= causes + len(simulated) <= work.simulations + (12 if tried.further else 0)
+    assert work.simulations <= causes + len(simulated) <= work.simulations + work.further
     assert work.effort.seconds == pytest.approx(_estimated_s(run) * work.simulations / (causes + 13), rel=0.5)
 
 
 def test_long_work_is_announced_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = tmp_path / "a.yaml"
     given.write_text("{model: llama3.2-1b, cluster: {name: dgx-h100, nodes: 1}, job: {sequence_length: 2048, global_batch: 8}}")
+    loaded: list[bool] = []
+    monkeypatch.setattr(choose_engine, "load", lambda: loaded.append(True))
     assert "simulations" not in trainsim("explain", str(given)).err
-    monkeypatch.setattr(explain_command, "LONG_S", 0)
+    assert not loaded
+    monkeypatch.setattr(explanation_effort, "LONG_S", 0)
     assert re.search(r"^note: about \d+ simulations, estimated at \d+ s$", trainsim("explain", str(given)).err, re.M)
+    assert loaded, "the engine for many simulations"
 
 
 def test_splits_are_those_of_the_slowest_stage_where_there_is_no_time_for_all(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
