@@ -91,7 +91,7 @@ def faults_of_packing(scenario: Scenario) -> Found:
     if scenario.framework.attention == UNFUSED:
         message = "attention in separate kernels computes the scores of all pairs of documents"
         yield "job.packing", message, "a library in framework.attention, or leave it out"
-    if model.window:
+    if 0 < model.window < scenario.job.sequence_length:
         yield "job.packing", f"documents in windows of attention as in {model.name} are not modelled", "leave it out"
     if plan.splits > 1:
         yield "job.packing", "documents in parts of sequences are not modelled", "splits: 1, or leave it out"

@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from math import gcd
 from operator import attrgetter
 from typing import Any
+from uuid import uuid4
 
 from ..binding.bind import Site
 from ..config import catalog, derived, feasible
@@ -55,6 +56,8 @@ class Base:
 
     document: Document
     trust: bool = False
+    search: str = field(default_factory=lambda: uuid4().hex)
+    """The search that it is of: files are read once in each, since they may change between two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +108,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """The scenario without the plan of a choice, told apart by its text."""
+    """The scenario without the plan of a choice, told apart by its text within a search."""
 
+    search: str
     text: str
     trust: bool
     document: Document = field(compare=False)
@@ -131,7 +135,7 @@ def _read(rest: _Rest) -> _Kept:
 
 def _kept(base: Base, choice: Choice) -> _Kept:
     document = with_values(base.document, choice.others)
-    return _read(_Rest(json.dumps(document.data, default=repr, sort_keys=True), base.trust, document))
+    return _read(_Rest(base.search, json.dumps(document.data, default=repr, sort_keys=True), base.trust, document))
 
 
 def read(base: Base, choice: Choice) -> None:

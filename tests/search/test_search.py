@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import simulator as sim
+from simulator.config import catalog
 from simulator.errors import UserError
 from simulator.search.best_first import LEFT_OUT, SIMULATED
 from simulator.search.search import Found, aim_of, base_of, found_of
@@ -285,3 +286,17 @@ def test_a_plan_that_waits_for_nothing_has_no_largest_wait() -> None:
         scenario, {"tp": [1], "pp": [1], "microbatch": [1], "recompute": ["none"], "split": ["even"]}, "step_time"
     ).best
     assert Found.largest_wait(plan) is None
+
+
+def test_files_are_read_anew_in_each_search(tmp_path: Path) -> None:
+    """Scenarios of the same text in two folders, with another GPU in each, and one whose file has changed."""
+    text = SMALL.replace("{name: dgx-h100, nodes: 2}", "{name: dgx-h100, nodes: 2, gpu: gpu.yaml}")
+    h100 = catalog.find("gpus", "h100").read_text(encoding="utf-8")
+    space = {"tp": [2], "pp": [2], "microbatch": [1], "recompute": ["none"], "schedule": ["1f1b"]}
+    found = []
+    for folder, clock in (("a", "1980 MHz"), ("b", "990 MHz"), ("a", "990 MHz")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "scenario.yaml").write_text(text, encoding="utf-8")
+        (tmp_path / folder / "gpu.yaml").write_text(h100.replace("1980 MHz", clock), encoding="utf-8")
+        found.append(sim.search(tmp_path / folder / "scenario.yaml", space=space).best[0].step_time_s)
+    assert found[0] < found[1] == found[2]
