@@ -138,9 +138,10 @@ def located(document: Document) -> Document:
 
 @dataclass(slots=True)
 class Trust:
-    """Whether files may name code, and the code that was imported so far."""
+    """Whether files may name code, and whether what stands in no file was typed by the user; the code imported so far."""
 
     files: bool = False
+    typed: bool = True
     refused: bool = False
     imported: dict[str, user_code.Code] = field(default_factory=dict)
 
@@ -149,9 +150,11 @@ class Trust:
         faults: list[Fault] = []
         for place in fields:
             name, mark = document.at(place), document.mark(place)
-            if catalog.is_code(name) and not self.files and mark and mark.line:
-                hint = "read it first; if you trust it, add --trust (in Python trust=True)"
-                faults.append(Fault(f"{dotted(place)}: {shown(name)} is code, which a file may not run", hint, str(mark)))
+            if catalog.is_code(name) and not self.files and (not self.typed or (mark and mark.line)):
+                hint = (
+                    "read it first; if you trust it, add --trust (in Python trust=True)" if self.typed else "name one that ships"
+                )
+                faults.append(Fault(f"{dotted(place)}: {shown(name)} is code, which a file may not run", hint, str(mark or "")))
         if faults:
             self.refused = True
             raise UserError(faults=faults)

@@ -29,7 +29,10 @@ def of_row(kind: str, rows: Sequence[Row], name: str) -> Shown:
     """The row of a name (its id, or its number from 0 where there is none) with its scenario."""
     if kind != training.__name__.rpartition(".")[2]:
         raise UserError(f"--show: {kind} become no scenarios", hint="--kind training")
-    named = {row.get("id") or str(number): row for number, row in enumerate(rows)}
+    names = [row.get("id") or str(number) for number, row in enumerate(rows)]
+    named = dict(zip(names, rows, strict=True))
+    if (times := names.count(name)) > 1:
+        raise UserError(f"{times} rows are called {shown(name)}", hint="an id of its own for each")
     if name not in named:
         raise UserError(f"no row {shown(name)}", hint=did_you_mean(name, named))
     return Shown(named[name], *scenario_of(named[name]))

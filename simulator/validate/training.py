@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from ..config import feasible, load, shipped_fits
+from ..config import catalog, feasible, load, shipped_fits
 from ..config.document import Document
 from ..config.named_parts import Trust
 from ..config.scenario import from_document
@@ -129,7 +129,7 @@ def _simulated(texts: Sequence[str]) -> Iterator[tuple[str, Outcome | str]]:
 def _run(text: str) -> Outcome | str:
     """The outcome of the scenario in a JSON text, or the reason of an error: errors do not pass between processes."""
     try:
-        scenario = from_document(Document.of(json.loads(text)), Trust())
+        scenario = from_document(Document.of(json.loads(text)), Trust(typed=False))
         run = simulate_scenario(scenario, allow_oom=True, long=True, session=of_this_process())
         return Outcome(
             run.metrics.step_time_s, run.step_time_interval_s[1], {kind: _fullest(kind, run.memory) for kind in ("", *MEMORY)}
@@ -147,13 +147,14 @@ def _predicted(row: Row, outcome: Outcome | str, note: str) -> Predicted | UserE
 
 def memory_gb(row: Row) -> float:
     """The predicted memory of a row in the unit of its kind, without its times. Raises `UserError` for what is not modelled."""
-    scenario = from_document(Document.of(scenario_of(row)[0]), Trust())
+    scenario = from_document(Document.of(scenario_of(row)[0]), Trust(typed=False))
     scenario = feasible.check(scenario)
     return _fullest(_kind(row), memory_of(scenario, layout_of(scenario)))
 
 
 def _kind(row: Row) -> str:
-    return row["mem_kind"] if row["mem_kind"] in MEMORY else ""
+    kind = catalog.plain(row["mem_kind"]).replace("-", "_")
+    return kind if kind in MEMORY else ""
 
 
 def _fullest(kind: str, memory: Sequence[RankMemory]) -> float:
@@ -207,9 +208,9 @@ def _flop_per_s(row: Row) -> float | None:
 
 def _flop_per_token(row: Row) -> float:
     """Flop of a token in the convention of the row."""
-    model, tokens, convention = load.model(model_of(row)), count(row, "seq_len"), row.get("flop_convention", "")
+    model, tokens, convention = load.model(model_of(row)), count(row, "seq_len"), catalog.plain(row.get("flop_convention", ""))
     flop = model.train_flop_per_token(tokens, causal=convention == "causal")
-    if convention == "hardware" and row.get("recompute") == "full":
+    if convention == "hardware" and catalog.plain(row.get("recompute", "")) == "full":
         flop += (flop - 6 * model.hidden * model.vocab) // 3
     return flop
 
