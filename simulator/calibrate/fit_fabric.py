@@ -43,10 +43,10 @@ SPIKE = 0.2
 """Largest difference, in log time, of one size from both its neighbours before the size counts as an outlier."""
 DESCENT = Descent(25, 25, damping=1.0, eased=4, difference=2.0**-13, least_gain=2.0**-16)
 FREE = {
-    "inside": {"launch_s": 0.5, "step_s": 0.5, "efficiency": 0.2, "fill_s": 0.7},
+    "inside": {"launch_s": 0.5, "step_s": 0.5, "efficiency": 0.2, "nvls_efficiency": 0.5, "fill_s": 0.7},
     "across": {"crossing_s": 0.7, "efficiency": 0.2, "rendezvous": 0.3, "rendezvous_bytes": 1.0},
 }
-"""The fitted constants, each with the sigma of the prior of its logarithm."""
+"""The fitted constants, each with the sigma of the prior of its logarithm, where links have them at all."""
 LIMITS = (
     ("efficiency", 0.0, 1.0), ("pair_efficiency", 0.0, 2.0), ("nvls_efficiency", 0.0, 1.0), ("rendezvous", 1.0, 100.0),
 )  # fmt: skip
@@ -100,7 +100,8 @@ def calibrated(
         source += f"; left out, as their results were wrong: {', '.join(wrong[:MOST_NAMED])}{more}"
     parts = zip(FREE, _fast_enough(tables, within, between), strict=True)
     start: dict[str, Any] = {part: replace(links, name=name) for part, links in parts if links is not None}
-    free = [Free(part, field, sigma) for part in start for field, sigma in FREE[part].items()]
+    fields = ((part, field, sigma) for part in start for field, sigma in FREE[part].items())
+    free = [Free(part, field, sigma) for part, field, sigma in fields if getattr(start[part], field)]
     points = [
         Point(call, seconds, "inside", "across" if call.nodes > 1 else "") for table in tables for call, seconds in table.calls
     ]

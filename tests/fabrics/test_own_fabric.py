@@ -85,6 +85,20 @@ def test_the_measured_times_come_back(name: str, own: Path) -> None:
             assert row["time_us"] == pytest.approx(time_s(row["size_bytes"], gb_per_s) * US_PER_S, rel=0.06)
 
 
+def test_a_slow_all_reduce_in_a_node_is_slow_for_other_numbers_of_gpus_too(tmp_path: Path) -> None:
+    """At a third of the rate of the nearest fabric; what switches that add up carry is fitted, and is theirs across nodes too."""
+    logs = written(tmp_path / "runs.txt", run("all_reduce", 8, 1, 85))
+    assert trainsim("calibrate", "links", logs, "--out", tmp_path / "slow.yaml").code == 0
+    path = written(tmp_path / "ours.yaml", CLUSTER.format(fabric="slow.yaml"))
+    took_s = {}
+    for gpus in (4, 8, 16):
+        said = trainsim("collective", "all_reduce", "--cluster", path, "--gpus", gpus, "-b", "1G", "-e", "1G", "--json")
+        took_s[gpus] = said.record["rows"][0]["time_us"] / US_PER_S
+    assert took_s[8] == pytest.approx(time_s(2**30, 85), rel=0.06)
+    assert 0.7 * took_s[8] < took_s[4] < 1.3 * took_s[8]
+    assert took_s[16] > 0.7 * took_s[8]
+
+
 def test_a_run_takes_it_by_set(own: Path) -> None:
     scenario = "model: llama3-8b\ncluster: {name: hgx-h100, nodes: 1}\nplan: {tp: 8}\n"
     path = written(own / "scenario.yaml", scenario + "job: {sequence_length: 128, global_batch: 8}\n")
