@@ -104,7 +104,7 @@ def test_of_70b_on_8_stages_every_neighbouring_split_is_tried_and_the_best_is_na
             "framework": "megatron-core-2025",
         }
     )
-    found = explain(given.simulate())
+    found = explain(given.simulate(), long=True)
     loss = next(loss for loss in found.losses if loss.cause == IMBALANCE)
     assert "stage 7 (10 layers and the head) on rank 56" in loss.text
     assert re.search(r"; the head takes [0-9.]+ s$", loss.text)
