@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from .. import escape
-from ..costs.kernels.family import ABOVE_ONE, Constant, Fit, OneOf, RatioRows, families, kinds
+from ..costs.kernels.family import ABOVE_ONE, MOST, Constant, Fit, NotNegative, OneOf, RatioRows, families, kinds
 from ..costs.kernels.fit_choice import FitLibrary
 from ..costs.kernels.gpu_model import same_kernels, similarity
 from ..errors import UserError, did_you_mean, shown
@@ -25,6 +25,7 @@ from ..fields import Contradiction, Declared, Key, Length, Limits, Written, spec
 from ..files import read_bounded
 from ..hardware.gpu import AT_PEAK, Gpu
 from ..kept import WhenAsked
+from ..kernels import NARROW_BYTES
 from . import catalog
 from .catalog import gpu_named, unambiguous_gpu
 from .document import Document, Place, beside, placed, read
@@ -39,12 +40,15 @@ AS_IT_SHIPS = "as it ships"
 PLAIN = re.compile(r"[a-z][a-z0-9]*([-_.][a-z0-9]+)*")
 """A name that YAML reads as text without quotes."""
 DIGITS, HASH_DIGITS = 4, 12
+DTYPES = ("fp32", "tf32", "bf16", "fp16", *NARROW_BYTES, "mxfp4")
+"""Formats of kernels that tables hold."""
 
 # Files of fits --------------------------------------------------------------------------------------------------------------
 
-Number = Annotated[float, Limits(ge=0)]
+Number = Annotated[float, Limits(ge=0, le=MOST)]
 Pair = Annotated[tuple[Number, Number], Length(2, 2)]
-Ratio = Annotated[float, Limits(gt=0)] | Pair
+Range = Annotated[tuple[NotNegative, NotNegative], Length(2, 2)]
+Ratio = Annotated[float, Limits(gt=0, le=MOST)] | Pair
 Count = Annotated[int, Limits(ge=0)]
 
 
@@ -57,8 +61,8 @@ class FitFile(Declared):
     library: str = ""
     rows: Annotated[Count, Written(with_field="family")] = 0
     sigma: Annotated[float, Limits(gt=0, le=2)]
-    ranges: dict[str, Pair] = field(default_factory=dict)
-    transferred_ranges: Annotated[dict[str, Pair] | None, Key("lent_ranges")] = None
+    ranges: dict[str, Range] = field(default_factory=dict)
+    transferred_ranges: Annotated[dict[str, Range] | None, Key("lent_ranges")] = None
     cast: Pair | None = None
     beside: dict[str, Number] = field(default_factory=dict)
     backward_rows: Count = 0
@@ -72,6 +76,12 @@ class FitFile(Declared):
         if family is None:
             yield "family", f": {self.family!r} is no family of kernels", did_you_mean(self.family, families())
             return
+        if self.dtype and self.dtype not in DTYPES:
+            yield "dtype", f": {self.dtype!r} is no dtype", did_you_mean(self.dtype, DTYPES)
+        for key, ranges in (("ranges", self.ranges), ("transferred_ranges", self.transferred_ranges or {})):
+            for name, (low, high) in ranges.items():
+                if low > high:
+                    yield f"{key}.{name}", f": {low:,g} to {high:,g} holds nothing", "the smallest size, then the largest"
         known = kinds(family.constants)
         needed = [name for name, kind in known.items() if not (isinstance(kind, Constant) and kind.optional)]
         for name in sorted({*needed, *self.constants} - (set(self.constants) & set(known))):
@@ -103,6 +113,8 @@ def _wrong_constant(name: str, value: float | bool | str, kind: Constant | OneOf
         yield where, ": nothing is too little", "a number above 0"
     elif isinstance(kind, Constant) and kind.scale is ABOVE_ONE and isinstance(value, float) and value < 1:
         yield where, f": {value:g} is too little", "a number of at least 1"
+    elif not isinstance(value, str) and value > (most := kind.scale.most if isinstance(kind, Constant) else MOST):
+        yield where, f": {value:g} is too much", f"a number of at most {most:g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from ..measurements.csv_tables import Row, read
 from ..measurements.kernel_words import ATTENTIONS, EXPERTS, GEMMS, GEMMS_BACKWARD
 from ..measurements.timing_loops import loop_of
 from . import kernels
-from .report import Predicted
+from .report import Predicted, p90
 
 LEAST_ROWS = 20
 """Rows of a GPU and family from which their errors are stated."""
@@ -68,10 +68,9 @@ def without(library: FitLibrary, gpu: str) -> FitLibrary:
 
 def statistics(rows: Sequence[Judged]) -> tuple[float, float, float, float]:
     """Median and 90th percentile of |error|, the median error and the share inside the intervals, in percent."""
-    sizes = sorted(abs(row.error) for row in rows)
-    p90 = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
+    sizes = [abs(row.error) for row in rows]
     inside = mean(row.inside for row in rows)
-    return 100 * median(sizes), 100 * p90, 100 * median(row.error for row in rows), 100 * inside
+    return 100 * median(sizes), 100 * p90(sizes), 100 * median(row.error for row in rows), 100 * inside
 
 
 def groups(rows: Iterable[Judged]) -> dict[tuple[str, str], list[Judged]]:

@@ -8,14 +8,13 @@ reason for its absence. A kind with `measured_memory_gb(row)` reports memory too
 needs no permission for it. A kind with `own_gpu(own)` also predicts for the GPU that this function returns; rows of a table
 without a column `gpu` belong to this GPU. A row whose measurement is blank or unusable is predicted too, but not compared; a note
 says what is unusable in the `MEASURED_COLUMN`. A kind with `published()` has rows that ship; one whose `predictions` saves its
-outcomes has an `EFFORT`; one with `apart(row)` names groups of rows that are scored apart too; one with `p90(errors)` has a 90th
-percentile of its own.
+outcomes has an `EFFORT`; one with `apart(row)` names groups of rows that are scored apart too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +25,6 @@ from ..config import catalog
 from ..errors import ALIKE, UserError, did_you_mean, must_be, nearest, shown
 from ..escape import Summarised
 from ..measurements.csv_tables import Row, check_header, line_of, number, read, with_gpu
-from ..measurements.kernel_table import spread
 from ..simulation import estimated_effort
 
 TIER_C = "tier C"
@@ -57,9 +55,9 @@ class Predicted:
     """Properties of the row that the prediction leaves out or replaces."""
 
 
-def interpolated_p90(errors: Sequence[float]) -> float:
-    """The 90th percentile of some errors, between two of them."""
-    return spread(errors)[2]
+def p90(errors: Sequence[float]) -> float:
+    """The smallest of some errors that nine in ten do not exceed."""
+    return sorted(errors)[math.ceil(0.9 * len(errors)) - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,6 @@ class Report(Summarised):
     """All rows of a table, in its order, and the errors of each source."""
 
     rows: tuple[ComparedRow, ...]
-    p90: Callable[[Sequence[float]], float] = interpolated_p90
     lines: tuple[int, ...] = ()
     """The line of the table on which each row begins; 0 for one that is in no file."""
 
@@ -96,13 +93,13 @@ class Report(Summarised):
     def sources(self) -> dict[str, dict[str, Any]]:
         """Scores by source key, in the order of the table."""
         keys = dict.fromkeys(row.source_key for row in self.rows)
-        return {key: self._scored([row for row in self.rows if row.source_key == key]) for key in keys}
+        return {key: error_statistics([row for row in self.rows if row.source_key == key]) for key in keys}
 
     @cached_property
     def apart(self) -> dict[str, dict[str, Any]]:
         """Scores of the groups that are scored apart too."""
         groups = sorted({row.apart for row in self.rows if row.apart})
-        return {group: self._scored([row for row in self.rows if row.apart == group]) for group in groups}
+        return {group: error_statistics([row for row in self.rows if row.apart == group]) for group in groups}
 
     @cached_property
     def overall(self) -> dict[str, Any]:
@@ -111,14 +108,11 @@ class Report(Summarised):
         counted = [of for name, of in self.sources.items() if of["n"] and name not in anchors]
         means = {key: mean(of[key] for of in counted) if counted else None for key in ("median", "p90", "bias")}
         over = {"sources": len(counted), "n": sum(of["n"] for of in counted), **means}
-        return {**self._scored(self.rows), "over_sources": over}
+        return {**error_statistics(self.rows), "over_sources": over}
 
     def as_dict(self) -> dict[str, Any]:
         record = {"rows": [asdict(row) for row in self.rows], "sources": self.sources, "overall": self.overall}
         return {**record, "apart": self.apart} if self.apart else record
-
-    def _scored(self, rows: Sequence[ComparedRow]) -> dict[str, Any]:
-        return error_statistics(rows, self.p90)
 
     @property
     def summary(self) -> list[tuple[str, str]]:
@@ -188,7 +182,7 @@ def compare_rows(kind: Any, rows: Sequence[Row], name: str, own: Own | None = No
     check_header(kind.NEEDS, rows, name)
     found = kind.predictions([{column: row.get(column, "") for column in kind.READS} for row in rows], gpu, **options)
     compared = (_compared_row(kind, i, row, made) for i, (row, made) in enumerate(zip(rows, found, strict=True)))
-    return Report(tuple(compared), getattr(kind, "p90", interpolated_p90), tuple(map(line_of, rows)))
+    return Report(tuple(compared), tuple(map(line_of, rows)))
 
 
 def _compared_row(kind: Any, number: int, row: Row, made: Predicted | UserError) -> ComparedRow:
@@ -217,16 +211,16 @@ def _notes_on_measured(kind: Any, row: Row, measured: float | None) -> Iterator[
         yield f"no column {column!r}, although there is {near!r}"
 
 
-def error_statistics(rows: Sequence[ComparedRow], p90: Callable[[Sequence[float]], float] = interpolated_p90) -> dict[str, Any]:
+def error_statistics(rows: Sequence[ComparedRow]) -> dict[str, Any]:
     """Median and 90th percentile of |error|, and the median error, of the `n` rows that were both predicted and measured; also
     the number of skipped rows; and, where memory was measured too, the same of memory."""
     times, skipped = [row.error for row in rows if row.error is not None], sum(row.skipped is not None for row in rows)
-    found = _errors(times, p90)
+    found = _errors(times)
     memory = [row.memory_gb / row.measured_memory_gb - 1 for row in rows if row.memory_gb and row.measured_memory_gb]
-    return {"n": found.pop("n"), "skipped": skipped, **found, **({"memory": _errors(memory, p90)} if memory else {})}
+    return {"n": found.pop("n"), "skipped": skipped, **found, **({"memory": _errors(memory)} if memory else {})}
 
 
-def _errors(errors: Sequence[float], p90: Callable[[Sequence[float]], float]) -> dict[str, Any]:
+def _errors(errors: Sequence[float]) -> dict[str, Any]:
     sizes = [abs(error) for error in errors]
     known = (median(sizes), p90(sizes), median(errors)) if errors else (None, None, None)
     return {"n": len(errors), **dict(zip(("median", "p90", "bias"), known, strict=True))}

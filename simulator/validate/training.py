@@ -57,6 +57,7 @@ MEMORY = {
 }
 """Kinds of memory by the word in `mem_kind`: what PyTorch reserves, what tensors take, and what a GPU shows as used."""
 ANY_MEMORY = MemoryKind(lambda rank: rank.total_bytes, GB)
+KINDS = ("", *MEMORY)
 MEASURED = ("step_time_s", "tokens_per_s_per_gpu", "samples_per_s", "tflops_per_gpu", "mfu", "mem_gb")
 """Columns of what was measured."""
 DERIVED = "derived layers or heads"
@@ -86,7 +87,7 @@ def predictions(
     """The prediction of each row, or the error that prevents it. What is saved is not simulated again, the rest is added."""
     described = list(map(_described, rows))
     texts = list(dict.fromkeys(text for text, _ in described if isinstance(text, str)))
-    outcomes = {text: _read(known) for text in texts if saved and (known := saved.get(text))}
+    outcomes = {text: known for text in texts if saved and (known := _read(saved.get(text))) is not None}
     left = [text for text in texts if text not in outcomes]
     expect(len(left) * EFFORT)
     for text, outcome in _simulated(left):
@@ -108,8 +109,14 @@ def _described(row: Row) -> tuple[str | UserError, str]:
     return json.dumps(scenario), "; ".join(notes)
 
 
-def _read(saved: dict[str, Any] | str) -> Outcome | str:
-    return saved if isinstance(saved, str) else Outcome(**saved)
+def _read(saved: Any) -> Outcome | str | None:
+    """The outcome that was saved, or None where what is there is none: the scenario is simulated again then."""
+    match saved:
+        case str():
+            return saved
+        case {"step_s": float(step_s), "high_s": float(high_s), "memory": {**memory}} if set(memory) == set(KINDS):
+            return Outcome(step_s, high_s, memory) if all(isinstance(held, float) for held in memory.values()) else None
+    return None
 
 
 def _simulated(texts: Sequence[str]) -> Iterator[tuple[str, Outcome | str]]:
@@ -131,9 +138,7 @@ def _run(text: str) -> Outcome | str:
     try:
         scenario = from_document(Document.of(json.loads(text)), Trust(typed=False))
         run = simulate_scenario(scenario, allow_oom=True, long=True, session=of_this_process())
-        return Outcome(
-            run.metrics.step_time_s, run.step_time_interval_s[1], {kind: _fullest(kind, run.memory) for kind in ("", *MEMORY)}
-        )
+        return Outcome(run.metrics.step_time_s, run.step_time_interval_s[1], {kind: _fullest(kind, run.memory) for kind in KINDS})
     except SimulatorError as error:
         return error.faults[0].message if isinstance(error, UserError) else str(error).splitlines()[0]
 
@@ -161,11 +166,6 @@ def _fullest(kind: str, memory: Sequence[RankMemory]) -> float:
     """The memory of the fullest GPU that a kind of memory counts, in its unit."""
     counts = MEMORY.get(kind, ANY_MEMORY)
     return max(map(counts.of, memory)) / counts.unit
-
-
-def p90(errors: Sequence[float]) -> float:
-    """The smallest of some errors that nine in ten do not exceed."""
-    return sorted(errors)[math.ceil(0.9 * len(errors)) - 1]
 
 
 def apart(row: Row) -> str:

@@ -314,6 +314,24 @@ def test_one_row_of_attention_and_of_a_norm_is_enough_to_be_measured(tmp_path: P
         assert not own.extrapolated, "others were measured at such sizes"
 
 
+@pytest.mark.parametrize("timed", [Part.FORWARD, Part.INPUT_GRADIENT])
+def test_a_pass_of_attention_without_rows_is_not_called_measured(timed: Part) -> None:
+    gpu, ships, op = (
+        shipped_fits.gpu("h100"),
+        shipped_fits.shipped(),
+        "attention_fwd" if timed is Part.FORWARD else "attention_bwd",
+    )
+    rows = [row for row in step(1.0) if row.probe.op == op]
+    fits = [judged.fit for judged in profile(rows, gpu, ships).fits]
+    by = Estimator(gpu, "bf16", shipped_fits.overlaid(gpu, fits))
+    found = {part: by.estimate(Attention(1, 8192, 32, 8, 128, True, 2, part)) for part in (Part.FORWARD, Part.INPUT_GRADIENT)}
+    assert {part: one.provenance for part, one in found.items()} == {
+        part: "measured" if part is timed else "transferred" for part in found
+    }
+    other = Part.INPUT_GRADIENT if timed is Part.FORWARD else Part.FORWARD
+    assert found[other].sigma > found[timed].sigma
+
+
 def test_one_row_is_measured_at_its_own_size_only() -> None:
     """Elsewhere the fit that was scaled speaks, as surely as without the row; beyond what that was measured at, less."""
     gpu, ships = shipped_fits.gpu("gb200"), shipped_fits.shipped()

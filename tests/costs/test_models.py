@@ -599,6 +599,27 @@ class TestFiles:
         with pytest.raises(UserError, match="ratios"):
             shipped_fits.load(file)
 
+    @pytest.mark.parametrize(
+        "old, new, where, says",
+        [
+            ("launch_us: 2.455", "launch_us: 1.0e+15", "constants.launch_us", "1000000000000000.0 is too large"),
+            ("compute: 0.95", "compute: 1.95", "constants.compute", "1.95 is too much"),
+            ("norm: 2.71", "norm: 1000", "constants.norm", "1000 is too much"),
+            ("m: [576, 129280]", "m: [576, 57]", "ranges.m", "576 to 57 holds nothing"),
+            ("dtype: bf16", "dtype: bf15", "dtype", "'bf15' is no dtype"),
+        ],
+    )
+    def test_numbers_that_no_kernel_has_are_refused(self, tmp_path: Path, old: str, new: str, where: str, says: str) -> None:
+        file = tmp_path / "mine.yaml"
+        text = (shipped_fits.folder() / "a100-pcie-80gb.yaml").read_text()
+        assert old in text
+        file.write_text(text.replace(old, new, 1))
+        with pytest.raises(UserError, match=re.escape(f"{where}: {says}")):
+            shipped_fits.load(file)
+
+    def test_formats_are_those_that_tables_hold(self) -> None:
+        assert set(shipped_fits.DTYPES) == set(WIDTH)
+
     def test_a_wrong_constant_is_refused(self, tmp_path: Path) -> None:
         file = tmp_path / "x.yaml"
         text = (shipped_fits.folder() / "h100.yaml").read_text().replace("ramp:", "rampe:", 1)

@@ -80,6 +80,16 @@ def test_a_stopped_validation_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     assert len(ran) == 4
 
 
+def test_what_was_saved_and_is_no_outcome_is_simulated_again(tmp_path: Path) -> None:
+    path = tmp_path / "outcomes.jsonl"
+    first = compare_rows(training, ROWS, "rows", saved=SavedOutcomes(path))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    made = lines[0]["outcome"]
+    for wrong in (1, [], {}, {**made, "step_s": "1"}, {**made, "memory": {}}, {**made, "memory": dict.fromkeys(made["memory"])}):
+        path.write_text("".join(json.dumps({**line, "outcome": wrong}) + "\n" for line in lines))
+        assert compare_rows(training, ROWS, "rows", saved=SavedOutcomes(path)) == first, wrong
+
+
 def test_sources_count_alike_and_groups_are_scored_apart() -> None:
     """Errors of 1 to 10% of one source, 20% of a source with a derived row, and 90% of an anchor."""
     sizes = [("many", "A", n / 100) for n in range(1, 11)] + [("one", "B", 0.2), ("anchor", "C", 0.9)]

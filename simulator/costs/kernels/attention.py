@@ -61,9 +61,9 @@ are fitted to A100, H100 and B200. The rest is scaling, maxima and sums."""
 FOR_AMPERE = ("flash_attention", "vllm_flash_attn")
 BACKWARD_SIGMA = 0.1
 """Relative error of using a single ratio of backward to forward, which varies with the width of the heads."""
-UNTIMED_BACKWARD_SIGMA = 0.2
-"""Relative error of a ratio of backward to forward that was not fitted to rows of the GPU: of the published ratios for B200, half
-lie up to 27% below or 16% above their median, depending on the width of the heads."""
+UNTIMED_PASS_SIGMA = 0.2
+"""Relative error of a pass of which a fit has no rows, since the ratio of backward to forward is that of another fit: of the
+published ratios for B200, half lie up to 27% below or 16% above their median, depending on the width of the heads."""
 ODD_SIGMA = 0.2
 """Relative error for heads whose width is not a multiple of 16: half of the measured heads have errors of 4 to 13%."""
 WINDOW_SIGMA = 0.15
@@ -260,17 +260,15 @@ class AttentionFamily(KernelFamily):
             usual = replace(estimator, options=replace(estimator.options, library=""))
             return self.estimate(usual, machine, kernel, usual.selected(self.name))
         chosen = self.in_sixteen_bits(estimator, chosen, lambda constants: self.kernel_s(constants, estimator, machine, kernel))
-        backward, timed = kernel.part is not Part.FORWARD, chosen.fit.backward_rows > 0
+        backward = kernel.part is not Part.FORWARD
+        timed = chosen.fit.backward_rows > 0 if backward else chosen.fit.backward_rows < chosen.fit.rows
         time_s = _pass_s(chosen.fit.constants, machine, kernel, estimator.options.launches, backward=backward)
         found = estimator.estimate_from(chosen, time_s, f"{self.name} backward" if backward else self.name, self.sizes(kernel))
         masked = kernel.effective_window > 0 or kernel.packed < 1
-        more = math.hypot(ODD_SIGMA * (kernel.head_dim % HEAD_MULTIPLE > 0), WINDOW_SIGMA * masked)
-        if masked and found.provenance == "measured":
+        of_pass = UNTIMED_PASS_SIGMA * (not timed) or BACKWARD_SIGMA * backward
+        more = math.hypot(ODD_SIGMA * (kernel.head_dim % HEAD_MULTIPLE > 0), WINDOW_SIGMA * masked, of_pass)
+        if (masked or not timed) and found.provenance == "measured":
             found = replace(found, provenance="transferred")
-        if backward:
-            more = math.hypot(more, BACKWARD_SIGMA if timed else UNTIMED_BACKWARD_SIGMA)
-            if not timed and found.provenance == "measured":
-                found = replace(found, provenance="transferred")
         return replace(found, sigma=math.hypot(found.sigma, more))
 
     def unfused(self, kernel: Attention) -> list[Kernel]:

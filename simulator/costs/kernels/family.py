@@ -26,13 +26,15 @@ from .gpu_model import Array, Machine, clock_per_s
 
 Provenance = Literal["measured", "transferred", "roofline"]
 """Provenance of a time, the best first."""
-NotNegative = Annotated[float, Limits(ge=0)]
+NotNegative = Annotated[float, Limits(ge=0, le=2.0**63)]
 Constants = Any
 """A frozen dataclass of a family, in which each field is a `constant`, a choice among words (`one_of`) or plain."""
 ANY = "any"
 """Library name of a fit to the rows of all libraries."""
 WITHOUT_TENSOR_CORES = "fp32"
 """The format whose GEMMs run without tensor cores."""
+MOST = 2.0**24
+"""Largest number that a file of fits may give for a constant: 17 seconds, as microseconds."""
 MOST_OF_PEAK = 0.99
 """Largest fraction of a peak that scaling can give."""
 BURST, SUSTAINED = 12.0, math.inf
@@ -51,13 +53,15 @@ class Scale:
 
     inward: Callable[[float], float]
     outward: Callable[[float], float]
+    most: float
+    """Largest value that a file may give: 1 for shares; others are far above what was ever fitted, and keep times finite."""
 
 
-LOG = Scale(math.log, math.exp)
+LOG = Scale(math.log, math.exp, MOST)
 """Scale of a positive constant."""
-SHARE = Scale(lambda value: math.log(value / (1 - value)), lambda x: 1 / (1 + math.exp(-x)))
+SHARE = Scale(lambda value: math.log(value / (1 - value)), lambda x: 1 / (1 + math.exp(-x)), 1.0)
 """Scale of a constant between 0 and 1 (logit)."""
-ABOVE_ONE = Scale(lambda value: math.log(value - 1), lambda x: 1 + math.exp(x))
+ABOVE_ONE = Scale(lambda value: math.log(value - 1), lambda x: 1 + math.exp(x), 64.0)
 
 
 @dataclass(frozen=True, slots=True)
