@@ -110,7 +110,7 @@ def time_us(row: Row) -> float | None:
 def number(text: str) -> float:
     """The number in a cell, or NaN for other text."""
     try:
-        value = float(text)
+        value = math.nan if "_" in text else float(text)
     except ValueError:
         return math.nan
     return value if math.isfinite(value) else math.nan

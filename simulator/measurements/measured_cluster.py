@@ -75,14 +75,19 @@ def cluster_of(row: Row) -> tuple[Cluster, int, int]:
         servers_per_node, nodes = -(-nodes // domains), domains
     if gpus < 2:
         raise UserError("gpus: 1, which has no other to talk to")
-    try:
-        gpu = gpu_named(row["gpu"])
-    except UserError:
-        gpu = node.gpu
+    gpu = known_gpu(row) or node.gpu
     network = _network(row, nodes, node.gpus // servers_per_node, servers_per_node) if nodes > 1 else {}
     sizes = {"gpu": gpu, "gpus_per_node": max(node.gpus, -(-gpus // nodes)), "nodes": nodes}
     found = load.cluster({**sizes, **_inside(row, node, gpu), **network})
     return replace(found, sharp=word(row, "sharp", ("yes", "no"), "no") == "yes"), gpus, nodes
+
+
+def known_gpu(row: Row) -> str:
+    """The catalog's name of the GPU of a row; empty for one that is not there, in place of which a GPU with these links counts."""
+    try:
+        return gpu_named(row["gpu"])
+    except UserError:
+        return ""
 
 
 def word(row: Row, column: str, known: Collection[str], usual: str = "") -> str:

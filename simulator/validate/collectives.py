@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ..binding.collective_policy import AUTO
@@ -17,7 +18,7 @@ from ..costs.collectives.theory import KINDS
 from ..errors import UserError, either, shown
 from ..fabrics.policy import LIBRARIES, NCCL
 from ..measurements.csv_tables import Row, number, time_us
-from ..measurements.measured_cluster import COLUMNS, cluster_of, word
+from ..measurements.measured_cluster import COLUMNS, cluster_of, known_gpu, word
 from ..measurements.nccl_tests import kind_named
 from ..study.collective import MEASURED, CollectiveTable, collective, spread
 from ..units import US_PER_S
@@ -58,6 +59,9 @@ def _of_group(rows: Sequence[Row]) -> list[Predicted | UserError]:
     timed = partial(collective, kind, cluster, gpus=members, algorithm=algorithm, library=library)
     sizes = {row["bytes"]: math.ceil(size) for row in rows if 0 < (size := number(row["bytes"])) <= MOST_BYTES}
     found = _predicted(timed, sorted(set(sizes.values())))
+    if not known_gpu(row):
+        note = f"gpu: {shown(row['gpu'])} is not known; {cluster.gpu.name}, which has such links, counts"
+        found = {size: replace(one, note=note) if isinstance(one, Predicted) else one for size, one in found.items()}
     cells = [row["bytes"] for row in rows]
     return [found[sizes[cell]] if cell in sizes else UserError(f"bytes: {shown(cell)} is no number of bytes") for cell in cells]
 

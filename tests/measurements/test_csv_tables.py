@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,8 @@ def test_a_table_with_another_separator_is_no_such_table(tmp_path: Path) -> None
     path = table(tmp_path, HEADER.replace(",", ";"), GOOD.replace(",", ";"))
     with pytest.raises(UserError, match="not such a table: it begins with 'gpu;op;dtype;m;n;k;time_us'"):
         kernel_table.rows_of(path)
+
+
+@pytest.mark.parametrize("cell", ["4_096", "1_0", "four", "", "inf", "nan"])
+def test_what_only_a_program_would_write_is_no_number(cell: str) -> None:
+    assert math.isnan(csv_tables.number(cell))

@@ -81,6 +81,15 @@ def test_every_row_is_there_in_order_and_every_skip_has_a_reason(name: str, tmp_
     assert record["sources"]["HGX H100+all_reduce"]["n"] == 2
 
 
+def test_a_gpu_that_nobody_knows_is_one_with_such_links_and_that_is_said(tmp_path: Path) -> None:
+    known, unknown = (
+        compare_rows(collectives, read(table(tmp_path / "rows.csv", [(*ROWS[0][:1], gpu, *ROWS[0][2:])])), "rows").rows[0]
+        for gpu in ("H100-SXM", "X100")
+    )
+    assert (known.note, unknown.note) == (None, "gpu: 'X100' is not known; h100, which has such links, counts")
+    assert known.predicted == unknown.predicted
+
+
 def test_the_same_for_eyes(tmp_path: Path) -> None:
     said = trainsim("validate", "--kind", "collectives", table(tmp_path / "rows.csv"))
     assert said.code == 0
