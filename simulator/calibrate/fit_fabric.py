@@ -239,23 +239,22 @@ def fitted(points: Sequence[Point], start: Constants, free: Sequence[Free]) -> d
 def knots(series: Mapping[float, Sequence[float]], baseline: Callable[[float], float]) -> tuple[Knots, float]:
     """At most nine knots through a series (size in bytes -> measured seconds), and their median relative error.
 
-    The logarithm of measured over baseline is fitted by linear pieces between a few of the sizes; the next knot is added at the
-    size with the largest error. A single size that differs from both its neighbours is treated as noise, and falling times are
-    levelled.
+    The logarithm of measured over baseline is fitted by linear pieces between a few of the sizes: the next of these is the size
+    that is farthest from the lines between the ones before. A single size that differs from both its neighbours is treated as
+    noise, and falling times are levelled.
     """
     sizes = sorted(series)
     x = np.log2(np.array(sizes))
     base = np.array([baseline(size) for size in sizes])
     y = _without_spikes(np.log(np.array([float(np.median(series[size])) for size in sizes]) / base))
     chosen = sorted({0, len(sizes) - 1})
-    while True:
-        hats = np.stack([np.interp(x, x[chosen], unit) for unit in np.eye(len(chosen))], axis=1)
-        heights = np.linalg.lstsq(hats, y, rcond=None)[0]
-        error = np.abs(np.interp(x, x[chosen], heights) - y)
-        error[chosen] = 0
-        if error.max() <= CLOSE_ENOUGH or len(chosen) >= min(MOST_KNOTS, len(sizes)):
+    while len(chosen) < min(MOST_KNOTS, len(sizes)):
+        error = np.abs(np.interp(x, x[chosen], y[chosen]) - y)
+        if error.max() <= CLOSE_ENOUGH:
             break
         chosen = sorted({*chosen, int(error.argmax())})
+    hats = np.stack([np.interp(x, x[chosen], unit) for unit in np.eye(len(chosen))], axis=1)
+    heights = np.linalg.lstsq(hats, y, rcond=None)[0]
     times = np.exp(isotonic(np.log(base[chosen]) + heights))
     found = tuple(zip((sizes[i] for i in chosen), times.tolist(), strict=True))
     line = np.exp(np.interp(x, x[chosen], np.log(times / base[chosen]))) * base
