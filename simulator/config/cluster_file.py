@@ -182,7 +182,7 @@ class ClusterFile(Declared):
     nodes: Annotated[Degree, "number of nodes (NVLink domains or servers)"] = 1
     intra_node: Annotated[Inside | None, Text("intra_node"), "kind of the links inside a node, and rate per GPU and direction"]
     inter_node: Annotated[Nics | None, Text("inter_node"), "number of NICs per node and rate of each; None for one node"] = None
-    shape: Annotated[str | None, Text("shape"), "topology of the network between nodes; None: rail-optimized"] = None
+    shape: Annotated[str | None, Text("shape"), "topology of the network between nodes; left out: rail-optimized"] = None
     nodes_per_pod: Annotated[Degree, "number of nodes that share their leaf switches"] = 32
     oversubscription: Annotated[
         float, Limits(ge=1, le=1000), "bandwidth of a leaf switch's links to nodes over that of its uplinks"

@@ -15,7 +15,7 @@ def faults_of_perturbed_ranks(scenario: Scenario) -> Iterator[Contradiction]:
     last = scenario.cluster.gpus - 1
     for i, p in enumerate(scenario.perturb):
         if p.rank is not None and p.rank > last:
-            yield f"perturb.{i}.rank", f"there is no rank {shown(p.rank)} among {last + 1}", f"ranks are 0 to {last}"
+            yield f"perturb.{i}.rank", f"there is no rank {shown(p.rank)} among {last + 1:,}", f"ranks are 0 to {last}"
 
 
 def faults_of_perturbed_links(scenario: Scenario, *, alone: bool = True) -> Iterator[Contradiction]:

@@ -54,13 +54,13 @@ class Job(Declared):
     ] = "adam"
     gradient_clipping: Annotated[
         bool | None,
-        "true: gradients are read for their norm, and scaled; false: no rank waits for a norm; None: the norm is free",
+        "true: gradients are read for their norm, and scaled; false: no rank waits for a norm; left out: the norm is free",
     ] = None
     frozen_layers: Annotated[
         int, Limits(ge=0, le=10_000), "number of first layers that do not learn; from 1 on, the embedding does not learn either"
     ] = 0
-    lora: Annotated[Lora | None, "adapters that learn in place of the model; None: the model itself learns"] = None
-    packing: Annotated[Packing | None, "documents that fill a sequence, each with its own attention; None: one"] = None
+    lora: Annotated[Lora | None, "adapters that learn in place of the model; left out: the model itself learns"] = None
+    packing: Annotated[Packing | None, "documents that fill a sequence, each with its own attention; left out: one"] = None
     total_tokens: Annotated[
         int | None, Limits(ge=1, le=2**60), "number of tokens of the whole run, for its days, GPU-hours and cost"
     ] = None

@@ -56,15 +56,17 @@ class Optimizer(Declared):
     """Rule by which parameters are updated, and the number formats of its state."""
 
     kind: Annotated[Kind, "muon: matrices of layers by Muon, the rest by Adam; adam-bf16, adam-8bit: no master copy"] = "adam"
-    moments: Annotated[Format | None, "number format of the moments; None: fp32, or what the kind says"] = None
-    master: Annotated[Master | None, "master copy of parameters of 16 bits; None: fp32, but none for adam-bf16 and adam-8bit"] = (
+    moments: Annotated[Format | None, "number format of the moments; left out: fp32, or what the kind says"] = None
+    master: Annotated[
+        Master | None, "master copy of parameters of 16 bits; left out: fp32, but none for adam-bf16 and adam-8bit"
+    ] = None
+    block: Annotated[int | None, Limits(ge=1, le=2**20), "of moments in 8 bits, elements that share a scale; left out: 256"] = (
         None
     )
-    block: Annotated[int | None, Limits(ge=1, le=2**20), "of moments in 8 bits, elements that share a scale; None: 256"] = None
-    newton_schulz_steps: Annotated[int | None, Limits(ge=1, le=100), "of muon, steps of the iteration; None: 5"] = None
+    newton_schulz_steps: Annotated[int | None, Limits(ge=1, le=100), "of muon, steps of the iteration; left out: 5"] = None
     tensor_parallel: Annotated[
         Literal["blockwise", "duplicated"] | None,
-        "of muon; blockwise: each rank its own part of a divided matrix; duplicated: each gathers the matrix; None: blockwise",
+        "of muon; blockwise: each rank its part of a divided matrix; duplicated: each gathers the matrix; left out: blockwise",
     ] = None
 
     @classmethod

@@ -30,7 +30,7 @@ class Packing(Declared):
         "fixed: all documents have the mean length; uniform: 1 to 2 x mean - 1 tokens; lognormal: cut at the end of a sequence",
     ] = "fixed"
     sigma: Annotated[
-        float | None, Limits(gt=0, le=10), "of lognormal lengths, standard deviation of their logarithm; None: 1"
+        float | None, Limits(gt=0, le=10), "of lognormal lengths, standard deviation of their logarithm; left out: 1"
     ] = None
 
     def contradictions(self) -> Iterator[Contradiction]:
