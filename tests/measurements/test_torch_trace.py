@@ -362,6 +362,11 @@ def test_a_table_of_words_that_is_no_matrix_is_no_shape() -> None:
     assert one("aten::embedding", [[2, 100, 64], [4, 16]]) is None
 
 
+def test_a_shape_with_less_than_nothing_is_no_shape() -> None:
+    assert one("aten::embedding", [[100, 64], [4, 16]]) is not None
+    assert one("aten::embedding", [[-100, -64], [4, 16]]) is None
+
+
 @pytest.mark.parametrize(
     ("name", "family"),
     [

@@ -114,7 +114,7 @@ class Op(Event):
 def is_shape(value: Any) -> TypeGuard[list[int]]:
     """Whether a value is a list of sizes, as shapes and strides are."""
     return (
-        isinstance(value, list) and len(value) <= MOST_DIMENSIONS and all(type(n) is int and abs(n) <= MOST_SIZE for n in value)
+        isinstance(value, list) and len(value) <= MOST_DIMENSIONS and all(type(n) is int and 0 <= n <= MOST_SIZE for n in value)
     )
 
 
