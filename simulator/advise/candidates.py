@@ -75,7 +75,7 @@ class Candidate:
                 *([f"{catalog.called(plan.schedule)}{chunks}"] if plan.schedule != Plan().schedule else []),
                 *([f"ep {plan.ep}"] if plan.ep > 1 else []),
                 *([kind] if kind != "none" else []),
-                *(f"recompute {word}" for word in plan.recomputation.words),
+                *([f"recompute {plan.recomputation.text}"] if plan.recomputation.text else []),
                 *([f"{sequences} sequences at a time"] if sequences > 1 else []),
             ]
         )

@@ -53,7 +53,7 @@ def _kernels(run: Run) -> str:
     words = f"kernels are slower than the peak of the GPU, most in {_most(lost_s)} per rank"
     job, framework = run.scenario.job, run.scenario.framework
     words += "; attention is not fused" if framework.attention == "unfused" else ""
-    tokens = job.microbatch_size * job.sequence_length
+    tokens = job.microbatch_size * job.sequence_length // (run.scenario.plan.splits * run.scenario.plan.cp)
     return f"{words}; {counted(tokens, 'token')} {'is' if tokens == 1 else 'are'} computed at a time"
 
 
@@ -104,9 +104,9 @@ def _communication(run: Run, axis: str) -> str:
     for task, ns in zip(pieces.task[chosen].tolist(), length_ns.tolist(), strict=True):
         labels, row = observed.labels[int(rank_of[task])], int(row_of[task])
         waited_s[_name(labels, row)] += seconds(ns)
-    named = _most(waited_s, 2)
+    named, in_all_s = _most(waited_s, 2), sum(waited_s.values())
     limit = next((wait for wait in run.network.waits if wait.waited_by_axis_s.get(axis)), None)
-    words = [f", most in {named}" if named else ""]
+    words = [f"; a mean rank waits {show_s(in_all_s)} for it, most in {named}" if named else ""]
     words += [f"; most is limited by {' and '.join(limit.links)}"] if limit and limit.links else []
     return "".join([*words, *_reasons(run, axis)])
 

@@ -49,6 +49,8 @@ def idle_rows(found: IdleTime, most: int, least_s: float = 0.0, without: Sequenc
             parts.setdefault(text, []).append(IdleRow(f"of it at full links {cause.links}", took_s, part=True))
     rows = sorted(totals.values(), key=lambda row: -row.seconds)
     listed = [row for row in rows[:most] if row.seconds >= least_s]
+    if len(rows) == len(listed) + 1:  # one cause is as short as the row that would stand for it
+        listed = rows
     others = rows[len(listed) :]
     shorter = [IdleRow(counted(len(others), "shorter cause"), sum(row.seconds for row in others))] if others else []
     return [one for row in listed for one in (row, *parts.get(row.text, ()))] + shorter

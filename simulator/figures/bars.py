@@ -19,7 +19,7 @@ from ..program.slot import Pair, slots_of
 from ..simulation.run import Run
 from ..study.schedule import Evaluation
 from ..units import seconds, show_s
-from .shown_ranks import Kinds, kinds_of, perturbed, shown_ranks
+from .shown_ranks import Kinds, kinds_of, perturbed, shown_ranks, stages_of
 
 MOST_ROWS = 64
 
@@ -50,7 +50,7 @@ KINDS = {
     "cp": Kind("context parallel", ("#8d6e00",)),
     "ep": Kind("expert parallel", ("#3949ab",)),
     OFFLOAD: Kind("copies to and from hosts", ("#4e2a00",)),
-    HOST: Kind("launch overhead", ("#9e9e9e",)),
+    HOST: Kind("launches of the host", ("#9e9e9e",)),
 }
 
 
@@ -131,10 +131,8 @@ def _named(run: Run, rank: int, role: int, kinds: Kinds, drawn: Sequence[int]) -
     others = kinds.others(rank, drawn)
     alike = f" and {others:,} other{'s' * (others > 1)}" if others else ""
     alike = f", like rank {first}" if first != rank else alike
-    stages = [str(stage.number) for stage in run.program.stages if stage.rank == run.labels[role].pipeline]
-    word = "stage" if len(stages) == 1 else "stages"
     changed = ", perturbed" if rank in perturbed(run) else ""
-    return f"rank {rank}{alike} ({word} {', '.join(stages)}{changed})"
+    return f"rank {rank}{alike} ({stages_of(run, role)}{changed})"
 
 
 def _row_of_rank(run: Run, rank: int, role: int, name: str) -> Row:

@@ -130,3 +130,9 @@ def _shares(kinds: Kinds, ranks: Sequence[int]) -> Iterator[str]:
         yield f"{shown:,} of {coordinates:,} pipeline ranks"
     if len(ranks) < kinds.count and (kinds.count > coordinates or shown == coordinates):
         yield f"{len(ranks):,} of {kinds.count:,} kinds of ranks"
+
+
+def stages_of(run: Run, role: int) -> str:
+    """The stages of a role, in words: `stage 1`, or `stages 1, 9`."""
+    numbers = [str(stage.number) for stage in run.program.stages if stage.rank == run.labels[role].pipeline]
+    return f"stage{'s' * (len(numbers) > 1)} {', '.join(numbers)}"

@@ -24,7 +24,7 @@ from ..program.operations import COMPUTE, Transfer
 from ..simulation.run import Run
 from ..units import NS_PER_US, US_PER_S
 from .bars import KINDS, step_spans_ns
-from .shown_ranks import perturbed, spread_within
+from .shown_ranks import perturbed, spread_within, stages_of
 
 MOST_EVENTS = 1_000_000
 
@@ -95,7 +95,7 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
     labels, times, tasks = run.labels[coordinate], timeline.rank_times(rank), timeline.tasks_of(rank)
     lanes = {name: i for i, name in enumerate(dict.fromkeys([COMPUTE, *sorted(set(labels.stream.tolist()))]))}
     named: list[tuple[str, int, dict[str, Any]]] = [
-        ("process_name", 0, {"name": f"rank {rank} (stage {coordinate})"}),
+        ("process_name", 0, {"name": f"rank {rank} ({stages_of(run, coordinate)})"}),
         ("process_sort_index", 0, {"sort_index": rank}),
     ]
     for name, lane in lanes.items():

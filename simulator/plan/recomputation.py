@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from ..fields import Contradiction, Declared, Degree, Name, documented, with_word
+from ..units import counted
 
 
 @documented
@@ -50,6 +51,16 @@ class Recompute(Declared):
     def words(self) -> tuple[str, ...]:
         """What is recomputed: the scope and the listed operators."""
         return (*([self.scope] if self.scope != "none" else []), *self.ops)
+
+    @property
+    def text(self) -> str:
+        """What is recomputed, and of which layers if not of all; empty if nothing is."""
+        layers = [
+            *([f"1 layer in {self.every}"] if self.every > 1 else []),
+            *([f"first {counted(self.first, 'layer')} of a stage"] if self.first is not None else []),
+            *([f"{self.together} layers together"] if self.together > 1 else []),
+        ]
+        return ", ".join(self.words) + (f" ({', '.join(layers)})" if self.words and layers else "")
 
     def takes(self, layer: int) -> bool:
         """Whether a layer, counted within its stage, is one of those that the fields `first` and `every` choose."""

@@ -94,9 +94,9 @@ def page(run: Run, shown: TimelineData, explanation: Explanation | None = None) 
 
 
 def _lead(run: Run) -> str:
-    """The plan, the batch and the software in one line."""
+    """The cluster, the plan, the batch, the software and what was disturbed in one line."""
     known = dict(run.summary)
-    return "; ".join(known[name] for name in ("plan", "batch", "framework") if name in known)
+    return "; ".join(known[name] for name in ("cluster", "plan", "batch", "learning", "framework", "perturbed") if name in known)
 
 
 def _timeline(run: Run, shown: TimelineData) -> str:

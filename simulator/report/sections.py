@@ -126,7 +126,8 @@ def idle(run: Run, *, explained: bool = False) -> str:
         return ""
     rows = [[_waited(row), f"{row.seconds / step_s:.1%}", show_s(row.seconds)] for row in found]
     note = "Why the step is as long as it is, and what would make it shorter: <code>trainsim explain --report FILE</code>."
-    head = ["time without kernels of the model, mean over ranks", "of the step", "each step"]
+    what = "time without kernels of the model" if explained else "time without kernels of the model or the optimizer"
+    head = [f"{what}, mean over ranks", "of the step", "each step"]
     table = _table(head, rows, right=(1, 2), parts=[number for number, row in enumerate(found) if row.part])
     return _section("What ranks wait for", table, "" if explained else note)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..engine.task import Array
 from ..figures.bars import KINDS, step_spans_ns
-from ..figures.shown_ranks import candidates, kinds_of, left_out, perturbed, spread, spread_within
+from ..figures.shown_ranks import candidates, kinds_of, left_out, perturbed, spread, spread_within, stages_of
 from ..program.labels import Labels
 from ..program.operations import COMPUTE
 from ..program.slot import KINDS as SLOT_KINDS
@@ -105,12 +105,11 @@ def _rank(run: Run, rank: int, others: int, numbers: tuple[_Numbers, _Numbers, _
         rows = rows[np.argsort(start[rows], kind="stable")]
         axis = next((labels.axes[op] for op in labels.op[rows].tolist()), "")
         lanes.append({"name": name, "axis": axis, "runs": _runs(labels, rows, start, end, numbers)})
-    stages = [str(stage.number) for stage in run.program.stages if stage.rank == labels.pipeline]
     changed = ", perturbed" if rank in perturbed(run) else ""
     return {
         "rank": rank,
         "name": rank_name(run, rank),
-        "about": f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}{changed}" + f"; {others:,} more like it" * (others > 0),
+        "about": f"{stages_of(run, run.coordinate(rank))}{changed}" + f"; {others:,} more like it" * (others > 0),
         "steps": _steps(run, rank, labels),
         "lanes": [lane for lane in lanes if lane["runs"]],
         "bars": len(lasting),

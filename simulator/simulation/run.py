@@ -41,6 +41,7 @@ from .op_costs import (
     step_interval_s,
 )
 from .result import Result
+from .sustained_clocks import sustained_clocks_s
 from .time_block import time_lines
 from .whole_run import WholeRun, whole_run
 
@@ -142,8 +143,8 @@ class Run(Summarised, Result):
 
     @cached_property
     def sustained_clocks_s(self) -> float:
-        """Seconds of a step that kernels take beyond their times in short bursts of launches: a sum, the mean over ranks."""
-        return sum(cost.seconds * (1 - 1 / cost.over_burst) for cost in self.kernel_costs) / self.simulated.program.ranks
+        """Seconds that kernels of the model take beyond their times in short bursts of launches, the mean over ranks."""
+        return sustained_clocks_s(self)
 
     @cached_property
     def energy(self) -> Energy | str:
@@ -267,7 +268,7 @@ def _scenario_lines(run: Run) -> list[tuple[str, str]]:
     shared = f", ep {plan.ep}" if plan.ep > 1 else ""
     kind, group = plan.full_sharding.kind, plan.full_sharding.group
     sharding = "" if kind == "none" else f", {kind}" + (f" in groups of {group}" if group else "")
-    recomputed = ", recompute " * bool(plan.recomputation.words) + ", ".join(plan.recomputation.words)
+    recomputed = f", recompute {plan.recomputation.text}" * bool(plan.recomputation.text)
     recomputed += ", offload " * bool(plan.offloading.words) + ", ".join(plan.offloading.words)
     sequences = f"{s.job.global_batch} sequence{'s' * (s.job.global_batch > 1)} of {s.job.sequence_length}"
     batch = f"{sequences}, {s.job.microbatch_size} at a time, {s.job.dtype}"

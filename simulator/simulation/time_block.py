@@ -45,9 +45,8 @@ def time_lines(m: Metrics, clocks_s: float | None, boards: int) -> list[tuple[st
         line(label, seconds, words)
     if m.optimizer_s:
         line("optimizer", m.optimizer_s, "parameters are updated")
-    if waits:
-        seconds, words = max(waits.values())
-        share = _share(seconds, m.step_time_s)
+    seconds, words = max(waits.values(), default=(0.0, ""))
+    if (share := _share(seconds, m.step_time_s)) != _share(0.0, m.step_time_s):
         lines.append(("largest wait", f"{words}, {share} of the step (why: `trainsim explain`)"))
     return lines
 

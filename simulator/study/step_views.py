@@ -59,7 +59,10 @@ class MemoryReport(Summarised):
     @property
     def summary(self) -> list[tuple[str, str]]:
         peaks = [
-            (f"rank {rank.rank}", f"{show_bytes(rank.total_bytes)}, {show_bytes(rank.activations_bytes)} of it activations")
+            (
+                f"pipeline rank {rank.rank}",
+                f"{show_bytes(rank.total_bytes)}, {show_bytes(rank.activations_bytes)} of it activations",
+            )
             for rank in self.run.memory
         ]
         of_host = [("host memory", host_summary(self.run.scenario, self.run.memory))] if self.run.host_bytes else []

@@ -115,7 +115,8 @@ def _read(saved: Any) -> Outcome | str | None:
         case str():
             return saved
         case {"step_s": float(step_s), "high_s": float(high_s), "memory": {**memory}} if set(memory) == set(KINDS):
-            return Outcome(step_s, high_s, memory) if all(isinstance(held, float) for held in memory.values()) else None
+            held = {str(kind): value for kind, value in memory.items() if isinstance(value, float)}
+            return Outcome(step_s, high_s, held) if len(held) == len(memory) else None
     return None
 
 

@@ -551,7 +551,7 @@ def test_figures_show_a_host_where_there_is_one() -> None:
     hosted, bare = run_of(of, EAGER), run_of(of, None)
     for run, shown in ((hosted, True), (bare, False)):
         (legend,) = gantt(run).legends
-        assert any("launch overhead" in text.get_text() for text in legend.get_texts()) == shown
+        assert any("launches of the host" in text.get_text() for text in legend.get_texts()) == shown
         threads = [event["args"]["name"] for event in events_of(run, 0, set()) if event["name"] == "thread_name"]
         assert ("host" in threads) == shown
         launched = [event for event in events_of(run, 0, set()) if event.get("cat") == "launch"]

@@ -98,6 +98,17 @@ def test_t21_4_what_sustained_clocks_add() -> None:
     assert "- clocks" not in dict(burst.summary)
 
 
+def test_t21_4_what_sustained_clocks_add_on_slower_ranks_and_without_the_optimizer() -> None:
+    """Every rank at half its speed, with an optimizer of products, which are slower at sustained clocks too."""
+    job = replace(large().job, optimizer=sim.Optimizer(kind="muon"))
+    half = tuple(sim.Perturb(rank=rank, speed=0.5) for rank in range(large().cluster.gpus))
+    for perturb in ((), half, half[:1]):
+        runs = [replace(of, job=job, perturb=perturb).simulate() for of in (large(), large(fidelity=BURST))]
+        added_s = runs[0].metrics.busy_s - runs[1].metrics.busy_s
+        assert runs[0].sustained_clocks_s == pytest.approx(added_s, rel=0.01)
+        assert runs[0].metrics.optimizer_s > 1.01 * runs[1].metrics.optimizer_s
+
+
 @pytest.mark.parametrize("fidelity", [sim.Fidelity(), BURST])
 def test_a_limit_that_an_idle_board_draws_is_refused(fidelity: sim.Fidelity) -> None:
     with pytest.raises(sim.UserError, match="122 W is no more than the 122 W of an idle board"):
