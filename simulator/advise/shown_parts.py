@@ -3,23 +3,26 @@ rows of the waterfall."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..study.critical_path import CriticalPath
-from ..study.idle_causes import IdleTime
+from ..study.idle_causes import Cause, IdleTime
 from ..study.waterfall import Waterfall
 from ..units import counted, show_s
 
 MOST_LISTED = 5
 """Most stages, and most links, of the path that are listed."""
+MOST_PLACES = 3
+"""Most parts of the idle time of a cause that are listed: the ranks that are waited for, or the links."""
 WATERFALL = ("cause", "of the step", "seconds", "removed alone")
 """The columns of `waterfall_rows`."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleRow:
-    """Time without kernels of the model: of a cause, or, as a part of the row above, at the full links that bytes wait for."""
+    """Time without kernels of the model: of a cause, or, as a part of the row above, for one rank or at full links."""
 
     text: str
     seconds: float
@@ -35,19 +38,19 @@ def idle_rows(found: IdleTime, most: int, least_s: float = 0.0, without: Sequenc
 
     Of more than `most` causes, and of those below `least_s`, the last row has what they are together.
     """
-    axes = found.result.observation.axes
-    totals: dict[str, IdleRow] = {}
-    parts: dict[str, list[IdleRow]] = {}
+    by_name: dict[str, dict[Cause, float]] = defaultdict(dict)
     for cause, took_s in found.largest.items():
-        if cause.name in without:
-            continue
-        of_axis = cause.name in axes
-        text = cause.name if of_axis else cause.text
-        before = totals[text].seconds if text in totals else 0.0
-        totals[text] = IdleRow(text, before + took_s, cause.name, axis=of_axis)
-        if cause.links and took_s >= least_s:
-            parts.setdefault(text, []).append(IdleRow(f"of it at full links {cause.links}", took_s, part=True))
-    rows = sorted(totals.values(), key=lambda row: -row.seconds)
+        if cause.name not in without:
+            by_name[cause.name][cause] = took_s
+    rows, parts = [], {}
+    for name, causes in by_name.items():
+        of_axis, several = name in found.result.observation.axes, len(causes) > 1
+        text = name if of_axis or several else next(iter(causes)).text
+        rows.append(IdleRow(text, sum(causes.values()), name, axis=of_axis))
+        where = {f"at full links {one.links}" if one.links else several * one.place: took_s for one, took_s in causes.items()}
+        told = [IdleRow(f"of it {words}", took_s, part=True) for words, took_s in where.items() if words and took_s >= least_s]
+        parts[text] = sorted(told, key=lambda row: -row.seconds)[:MOST_PLACES]
+    rows.sort(key=lambda row: -row.seconds)
     listed = [row for row in rows[:most] if row.seconds >= least_s]
     if len(rows) == len(listed) + 1:  # one cause is as short as the row that would stand for it
         listed = rows

@@ -42,11 +42,15 @@ class Cause(NamedTuple):
     """Of an axis, the kinds of the full links that bytes wait for, such as `nic > leaf`; "" where none is full."""
 
     @property
+    def place(self) -> str:
+        """Of an imbalance, the stage and the rank that are waited for; "" for other causes."""
+        return f"stage {self.stage}, rank {self.rank}" if self.stage >= 0 else f"rank {self.rank}" if self.rank >= 0 else ""
+
+    @property
     def text(self) -> str:
         if self.links:
             return f"{self.name}, waiting for {self.links}"
-        place = f"stage {self.stage}, rank {self.rank}" if self.stage >= 0 else f"rank {self.rank}" if self.rank >= 0 else ""
-        return f"{self.name} ({place})" if place else self.name
+        return f"{self.name} ({self.place})" if self.place else self.name
 
 
 @dataclass(frozen=True)
