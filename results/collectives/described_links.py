@@ -186,7 +186,7 @@ PAIRS = {"Vidur 4xA100 pairwise NVLink": 1.33, "Vidur 4xH100 pairwise NVLink": 1
 """Rates at which a pair sends both ways, over what rings reach: 308 of 300 GB/s and 362 of 450 by straight-line fits."""
 LAWS_WITHOUT: dict[str, dict[str, float]] = {
     "H100 cluster00": {"norm": math.inf},
-    "ALCF Sophia DGX A100": {"peer_s": PROXY_S, "pair_tree_efficiency": 0.52},
+    "ALCF Sophia DGX A100": {"peer_s": PROXY_S, "pair_tree_efficiency": 0.94},
 }
 """Laws without the system to whose log they were set, or which alone has rows that they are fitted to."""
 PLUGIN_OF = {"efa": "AWS p5.48xlarge"}

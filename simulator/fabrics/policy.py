@@ -16,6 +16,7 @@ links. Payloads cut into pieces and uneven exchanges scale one of these two time
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -120,7 +121,9 @@ def _fabrics_of(cluster: Cluster, load: Loader) -> tuple[Fabric, Fabric | None]:
     if between.across is None:
         raise LookupError(between.name)
     sharp = between.across.sharp or cluster.sharp
-    across = replace(between.across, nic_bytes_per_s=cluster.rail_bytes_per_s, nics=cluster.rails, sharp=sharp)
+    of_gpus = cluster.pcie.bytes_per_s * max(1.0, cluster.gpus_per_node / cluster.rails)  # a NIC has what its GPUs send
+    rate = min(cluster.rail_bytes_per_s, of_gpus)
+    across = replace(between.across, nic_bytes_per_s=rate, nics=cluster.rails, sharp=sharp)
     return within, replace(between, across=across)
 
 
@@ -245,7 +248,9 @@ def policy_on(cluster: Cluster, algorithm: str = AUTO, pieces: int | None = None
 
 def call_of(kind: str, algorithm: str, nodes: Array, payload_bytes: int, *, placed: bool = False) -> Call:
     """The call of a collective, given the node of each member."""
-    return Call(kind, payload_bytes, len(nodes), len(set(nodes.tolist())), algorithm, placed)
+    counts = Counter(nodes.tolist())
+    fewest = min(counts.values(), default=0)
+    return Call(kind, payload_bytes, len(nodes), len(counts), algorithm, placed, fewest * (fewest * len(counts) < len(nodes)))
 
 
 def _choice_on(cluster: Cluster, links: Links, library: Library) -> Choose:
@@ -315,7 +320,8 @@ def _timing_on(cluster: Cluster, links: Links, library_series: str, direct_serie
             series = library_series
         if series == "direct" and kind == "all_reduce":
             series = direct_series
-        if series not in theory.ALGORITHMS:
+        far = series in theory.DIRECT and kind == "all_reduce" and len(set(nodes.tolist())) > 1
+        if series not in theory.ALGORITHMS or far:  # no library has kernels that read the memory of another node
             call, rounds = call_of(kind, algorithm, nodes, payload_bytes), placed(kind, algorithm, tuple(nodes.tolist()))
             return by_rounds(call, rounds, links.inside, links.across)
         kind = MEASURED_AS.get(kind, kind)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from ..binding.bind import Bound, Site, bind
 from ..binding.collective_policy import AUTO, CollectivePolicy, serving, takes
+from ..binding.communicators import ORDER_FREE
 from ..binding.exchange_classes import classes_of
 from ..binding.stepwise import Counts, stepwise
 from ..collectives import Everyone, is_pipelined
@@ -168,6 +169,7 @@ def collective(
     options = {"pieces": pieces, "algorithm": algorithm, "library": library, "fidelity": fidelity, "nodes": nodes}
     legal_values.check("a collective", {"gpus": None if isinstance(gpus, LISTED) else gpus, **options}, LEGAL)
     gpus = _named(gpus, cluster, nodes) if isinstance(gpus, LISTED) else gpus
+    gpus = np.sort(gpus) if isinstance(gpus, np.ndarray) and kind in ORDER_FREE else gpus  # as groups are bound
     sizes_bytes = tuple(must_be(sizes_bytes, Iterable, "sizes_bytes", "sizes", "[2**20, 2**30]"))
     for size in sizes_bytes:
         legal_values.check("a collective", {"sizes_bytes": size}, LEGAL)

@@ -371,3 +371,61 @@ def test_a_bridge_of_a_box_counts_in_its_measured_times() -> None:
     for gpus, least, most in ((2, 1.5, 4.0), (4, 1.0, 2.0)):
         times = [time_collective("all_reduce", cluster, [GIB], gpus=np.arange(gpus))[0].time_s for cluster in (bare, bridged)]
         assert least < times[0] / times[1] < most, gpus
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "dgx-b200", "alps-gh200", "aws-p5", "gcp-a3-mega"])
+def test_over_two_nodes_an_all_reduce_takes_no_longer_than_its_two_halves_and_does_not_jump(name: str) -> None:
+    """Whatever the number of GPUs of a node that take part: a tree over two nodes takes about as long as a ring."""
+    cluster = sim.cluster(name, nodes=2)
+    sizes = [2**octave for octave in range(24, 34)]
+    for of_node in {1, 2, cluster.gpus_per_node // 2, cluster.gpus_per_node} - {0}:
+        times = {
+            kind: np.array([row.time_s for row in sim.collective(kind, cluster, sizes, gpus=2 * of_node, nodes=2).rows])
+            for kind in ("all_reduce", "reduce_scatter", "all_gather")
+        }
+        assert (times["all_reduce"] < 1.15 * (times["reduce_scatter"] + times["all_gather"])).all(), of_node
+        assert (times["all_reduce"][1:] < 2.3 * times["all_reduce"][:-1]).all(), of_node
+        assert (times["all_reduce"][1:] > times["all_reduce"][:-1]).all(), of_node
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "auto"])
+@pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "aws-p5"])
+def test_a_group_leaves_its_nodes_by_as_many_nics_as_the_node_with_fewest_ranks_has(name: str, algorithm: str) -> None:
+    """More GPUs in the other node make nothing quicker; as many as there are in both do."""
+    cluster, sizes = sim.cluster(name, nodes=2), [2**26, 2**30]
+
+    def took_s(first: int, second: int) -> Any:
+        gpus = [*range(first), *range(8, 8 + second)]
+        return np.array([row.time_s for row in sim.collective("all_reduce", cluster, sizes, gpus=gpus, algorithm=algorithm).rows])
+
+    few, uneven, many = took_s(4, 4), took_s(8, 4), took_s(8, 8)
+    assert (uneven > 0.9 * few).all()
+    assert (uneven > many).all()
+
+
+def test_direct_over_nodes_has_the_times_of_its_own_rounds() -> None:
+    cluster, sizes = sim.cluster("dgx-h100", nodes=2), [2**10, 2**20, 2**28]
+    direct, auto = (sim.collective("all_reduce", cluster, sizes, algorithm=name).rows for name in ("direct", "auto"))
+    wire_s = [2 * size / 16 * 8 * 8 / (8 * 50 * GB) for size in sizes]  # of both phases, an eighth of a node's data to each of 8
+    for one, other, least_s in zip(direct, auto, wire_s, strict=True):
+        assert one.time_s > max(1.5 * other.time_s, least_s)
+
+
+def test_gpus_may_be_listed_in_any_order_where_groups_are_bound_in_theirs() -> None:
+    cluster = sim.cluster("dgx-h100", nodes=2)
+    one, other = (
+        sim.collective("all_reduce", cluster, [2**20], gpus=gpus, algorithm="nvls_tree").rows
+        for gpus in ([0, 8, 1, 9, 2, 10], [0, 1, 2, 8, 9, 10])
+    )
+    assert one == other
+
+
+def test_a_nic_is_no_quicker_than_the_links_of_its_gpus() -> None:
+    """On a DGX A100, PCIe has 31.5 GB/s."""
+    took_s = [
+        sim.collective(
+            "all_reduce", sim.cluster("dgx-a100", nodes=2, inter_node=f"8x{rate} Gbit/s"), [2**30], gpus=4, nodes=2
+        ).rows
+        for rate in (300, 400, 800)
+    ]
+    assert took_s[0][0].time_s == pytest.approx(took_s[1][0].time_s, rel=0.01) == pytest.approx(took_s[2][0].time_s, rel=0.01)

@@ -132,8 +132,9 @@ class Laws:
     results/collectives/make.py. The others are set by hand to logs of several machines, and make.py reports the errors: `norm`
     to all-reduces over 1, 2, 4 and 8 NICs of a node; `flow_efficiency` to single flows of 36 and 43 GB/s over NICs of 50 GB/s in
     two clusters; `pair_efficiency` to pairs inside a node, which reach 308 GB/s on A100 and 362 GB/s on H100, by straight-line
-    fits; `pair_tree_efficiency` to trees over two nodes, which get 0.47 of the rate of rings where they were forced (B200), and
-    0.48 and 0.57 where NCCL's cost model takes them (A100, GH200); `shared_nics` to what is said of all-to-alls with fewer NICs
+    fits; `pair_tree_efficiency` to trees over two nodes, which send 8 / 15 of the bytes of a ring at 0.47 of its rate where they
+    were forced (8 B200 of a node), and at 0.48 where NCCL's cost model takes them (8 A100 of a node), and 4 / 7 of these bytes at
+    0.57 (4 GH200 of a node); `shared_nics` to what is said of all-to-alls with fewer NICs
     than GPUs. What rests on the log of a single cluster stands in the file of its fabric (`Across`), with an uncertainty.
     """
 
@@ -159,8 +160,8 @@ class Laws:
     """Time of the proxy thread for each further remote peer of an all-to-all, in seconds."""
     flow_efficiency: float = 0.85
     """Rate of a single flow between two NICs, over the rate of many flows."""
-    pair_tree_efficiency: float = 0.5
-    """Efficiency of trees over two nodes, over the NIC efficiency of rings: such trees send up and down through the same GPU."""
+    pair_tree_efficiency: float = 0.93
+    """Time of rings on NICs over the time of trees, over two nodes: such trees send up and down through the same GPU."""
     shared_nics: float = 0.5
     """Rate of an all-to-all over the rate of a ring where a node has fewer NICs than GPUs in the group."""
 

@@ -64,11 +64,18 @@ class Call:
     """Whether the route of every message is known, so that flows on a common link share its rate. Otherwise flows are assumed to
     be hashed beyond a leaf switch, which has `Across.leaf_nodes` nodes.
     """
+    fewest: int = 0
+    """Number of ranks in the node with fewest, where nodes have different numbers of ranks; 0 where they have equally many."""
 
     @property
     def per_node(self) -> float:
         """Number of ranks in each node."""
         return self.ranks / self.nodes
+
+    @property
+    def lanes(self) -> int:
+        """Number of ranks of each node through which data leaves it: as many as the node with fewest ranks has."""
+        return self.fewest or math.ceil(self.per_node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +165,8 @@ def _wire(call: Call, demand: Demand, inside: Inside, across: Across | None) -> 
     on_gpu = demand.gpu_bytes / (rate(inside, call.per_node) * demand.wires)
     if across is None or call.nodes < 2:
         return on_gpu, 0.0
-    nics = min(across.nics, math.ceil(call.per_node), demand.nics)
+    leaving = math.ceil(call.per_node) if call.kind in EXCHANGES else call.lanes
+    nics = min(across.nics, leaving, demand.nics)
     return on_gpu, demand.node_bytes / (nics * across.nic_bytes_per_s)
 
 
@@ -191,7 +199,7 @@ def group(call: Call, inside: Inside, across: Across | None) -> nccl_choice.Grou
     """The ranks of a call and their links as NCCL sees them."""
     generation = inside.generation or nccl_choice.generation("", inside.bytes_per_s)
     link = "pcie" if inside.to_nics else "nvlink"
-    nics = min(across.nics, math.ceil(call.per_node)) * across.nic_bytes_per_s if across else math.inf
+    nics = min(across.nics, call.lanes) * across.nic_bytes_per_s if across else math.inf
     reported_us = across.reported_s * US_PER_S if across else 0.0
     return nccl_choice.Group(call.ranks, call.nodes, generation, link, rate(inside, call.per_node), nics, reported_us)
 
@@ -240,9 +248,10 @@ def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: 
         late, far = steps * (1 - crossing / n), steps * crossing / n
         return Demand(late, far, sent, sent, reach, across=crowd, depth=2.0, overlaps=True)
     if name == "tree":
-        # Up and down two trees over the nodes, a chain within each node: log2 of the nodes in latency.
+        # Up and down two trees over the nodes, a chain within each node: log2 of the nodes in latency. Over two nodes a tree
+        # takes as long as a ring on the NICs, although it sends fewer bytes.
         sent, left = 2 * (n - 1) / n * size, tree_load(nodes) * size
-        branches = across.tree_efficiency if across and nodes > 2 else laws.pair_tree_efficiency
+        branches = across.tree_efficiency if across and nodes > 2 else laws.pair_tree_efficiency * left / sent
         return Demand(2 * (g - 1), 2 * doublings, sent, left, reach, across=branches, depth=2 * doublings)
     if name == "nvls":
         # The NVSwitch adds up and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes.
