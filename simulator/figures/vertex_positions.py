@@ -28,6 +28,8 @@ MOST_APART = 4.0
 """Largest distance between switches of a layer, in pitches."""
 SQUARE, BAR = 0.72, 0.42
 """Side of a vertex, and height of a vertex that is as wide as the vertices that it joins, in pitches."""
+BESIDE, CLEAR = 0.36, 0.08
+"""By how much a second row of GPUs is moved to the side, and the least distance of a link from GPUs of other rows, in pitches."""
 TIERS = ("edge", "agg", "core")
 """Kinds of vertices that captions call switches."""
 CUBE = ((0.0, 1.5), (1.5, 1.5), (0.0, 0.0), (1.5, 0.0), (2.5, 2.2), (4.0, 2.2), (2.5, 0.7), (4.0, 0.7))
@@ -128,8 +130,9 @@ def _gpus(cluster: Cluster) -> Array:
         return np.stack([number % side * 1.3 + number // side % 2 * 0.4, number // side * 1.3], axis=1)
     most = 8 if cluster.nodes <= 4 or kind == "pcie" else 4
     columns = n if n <= most else math.ceil(n / math.ceil(n / max(most, math.ceil(math.sqrt(3 * n)) if n > 16 else most)))
-    row = number // columns
-    return np.stack([number % columns + 0.36 * (row % 2), row * 1.0], axis=1).astype(float)
+    rows, row = math.ceil(n / columns), number // columns
+    beside = BESIDE if rows < 3 else SQUARE / 2 + CLEAR  # so that no link runs behind a GPU of a lower row
+    return np.stack([number % columns * max(1.0, rows * beside) + beside * row, row * 1.0], axis=1).astype(float)
 
 
 def _stack(found: Positions, cluster: Cluster, placed: int) -> None:
