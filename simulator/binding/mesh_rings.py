@@ -20,6 +20,12 @@ from ..hardware.cluster import Cluster
 MOST_RANKS = 16
 MOST_CYCLES = 5000
 """Largest number of cycles tried; then the best set so far is taken."""
+MOST_STEPS = 1_000_000
+"""Largest number of GPUs appended to paths in the search for cycles; then the best set so far is taken."""
+MOST_RINGS = 256
+"""Largest number of cycles that are used together."""
+MOST_PARALLEL = 16
+"""Largest number of links of the slowest kind that the fastest link counts as. What is much slower is left out of rings."""
 
 Cycle = tuple[int, ...]
 LinkCounts = list[list[int]]
@@ -80,22 +86,23 @@ class ClusterRounds:
         direct = (source < gpus) & (target < gpus)
         source, target, rate = source[direct], target[direct], rate[direct]
         counts = np.zeros((gpus, gpus), dtype=np.int64)
-        np.add.at(counts, (source, target), np.rint(rate / rate.min(initial=np.inf)).astype(int))
+        slowest = max(rate.min(initial=np.inf), rate.max(initial=0.0) / MOST_PARALLEL)
+        np.add.at(counts, (source, target), np.rint(rate / slowest).astype(int))
         links: LinkCounts = counts[np.ix_(local, local)].tolist()
         return links
 
 
 def cycles(counts: LinkCounts) -> list[Cycle]:
     """Cycles through all GPUs that share no link, as many as a short search finds; each starts at the first GPU."""
-    most = min(map(sum, counts), default=0) // 2
+    most = min(MOST_RINGS, min(map(sum, counts), default=0) // 2)
     best: list[Cycle] = []
-    tried = 0
+    tried, steps = 0, iter(range(MOST_STEPS))
 
     def search(left: LinkCounts, found: list[Cycle]) -> bool:
         nonlocal best, tried
         if len(found) > len(best):
             best = found
-        for cycle in _full_cycles(left, found[-1] if found else ()):
+        for cycle in _full_cycles(left, found[-1] if found else (), steps):
             tried += 1
             if len(best) == most or tried > MOST_CYCLES or search(_without(left, cycle), [*found, cycle]):
                 return True
@@ -105,8 +112,9 @@ def cycles(counts: LinkCounts) -> list[Cycle]:
     return best
 
 
-def _full_cycles(counts: LinkCounts, least: Cycle) -> Iterator[Cycle]:
-    """Cycles from the first GPU through all others over existing links, in lexical order from `least` on, in one direction."""
+def _full_cycles(counts: LinkCounts, least: Cycle, steps: Iterator[int]) -> Iterator[Cycle]:
+    """Cycles from the first GPU through all others over existing links, in lexical order from `least` on, in one direction, as
+    long as there are `steps` left."""
 
     def onward(path: Cycle) -> Iterator[Cycle]:
         if len(path) == len(counts):
@@ -114,7 +122,7 @@ def _full_cycles(counts: LinkCounts, least: Cycle) -> Iterator[Cycle]:
                 yield path
             return
         for following in range(1, len(counts)):
-            if following not in path and counts[path[-1]][following]:
+            if following not in path and counts[path[-1]][following] and next(steps, None) is not None:
                 yield from onward((*path, following))
 
     return onward((0,))

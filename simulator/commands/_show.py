@@ -287,17 +287,18 @@ class RankList(_ListType):
 
 
 class Positive(click.types.FloatParamType):
-    """A number above zero, and not above the most."""
+    """A number above zero, or not below the least, and not above the most."""
 
     name = "number"
 
-    def __init__(self, most: float = LONGEST) -> None:
-        self.most = most
+    def __init__(self, most: float = LONGEST, least: float = 0.0) -> None:
+        self.most, self.least = most, least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
-        if not 0 < number <= self.most:
-            self.fail(f"{value!r} should be a number above 0, and at most {self.most:,}", param, ctx)
+        if not number > 0 or not self.least <= number <= self.most:
+            from_ = f"of at least {self.least:g}" if self.least else "above 0"
+            self.fail(f"{value!r} should be a number {from_}, and at most {self.most:,}", param, ctx)
         return number
 
 

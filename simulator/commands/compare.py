@@ -159,7 +159,8 @@ def _spread(values: tuple[Any, ...]) -> float:
     """The difference as a fraction of the largest magnitude. What is no number differs altogether."""
     if not all(value is None or _is_number(value) for value in values):
         return 1.0
-    return _difference(values) / float(max(abs(value or 0.0) for value in values))
+    largest = float(max(abs(value or 0.0) for value in values))
+    return _difference(values) / largest if largest else 0.0
 
 
 def _change(first: Any, other: Any) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ..fields import LEAST_FACTOR
 from ..study.legal_values import MOST_SCALAR, MOST_SIZE
 from ._show import Count, Positive, json_option, print_json, print_pairs
 
@@ -31,7 +32,9 @@ POWER_HELP = "burst: in a short loop of launches, as tables time kernels; sustai
 @click.option("--eager", is_flag=True, help="Memory-bound operators as an eager framework runs them, unfused.")
 @click.option("--power", type=click.Choice(POWERS, case_sensitive=False), default="burst", show_default=True, help=POWER_HELP)
 @click.option("--profile", default="", help="What `trainsim calibrate fit` wrote for this GPU.")
-@click.option("--site-scalar", type=Positive(MOST_SCALAR), help="How much longer every kernel takes on this machine.")
+@click.option(
+    "--site-scalar", type=Positive(MOST_SCALAR, LEAST_FACTOR), help="How much longer every kernel takes on this machine."
+)
 @json_option
 def command(op: str, gpu: str, dtype: str, as_json: bool, **options: Any) -> None:
     """Time kernel OP: gemm, gemm_wgrad, attention, attention_backward, or a memory-bound operator such as rmsnorm or add.

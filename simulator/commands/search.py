@@ -98,7 +98,7 @@ def command(
     pareto = options["pareto"] or ("memory" if options["plot"] else None)
     aim = aim_of(objective or ("gpus" if options["days"] and not pareto else "step_time"), top, pareto, within_s)
     if options["show_space"]:
-        _show_space(space)
+        _show_space(space, as_json=as_json)
         return
     print_notes(_left_out(base, space))
     found = _found(base, aim, (space, over, _numbers(gpus)), shard, options)
@@ -159,13 +159,17 @@ def _told(text: str) -> None:
     say(f"\r{text[:100]:100}", err=True, nl=False)
 
 
-def _show_space(space: str | None) -> None:
+def _show_space(space: str | None, *, as_json: bool) -> None:
     from ..search.space import choices, space_of
 
     found = space_of(space)
+    plans = sum(1 for _ in choices(found, ()))
+    if as_json:
+        print_json({"space": asdict(found), "plans": plans})
+        return
     for name, values in asdict(found).items():
         say(f"{name}: [{', '.join(map(str, values))}]")
-    say(f"# {sum(1 for _ in choices(found, ())):,} plans, before the checks of a scenario")
+    say(f"# {plans:,} plans, before the checks of a scenario")
 
 
 def _write(found: Found, file: str) -> None:

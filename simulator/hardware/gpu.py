@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from ..errors import UserError, did_you_mean
 from ..fields import (
+    LEAST_FACTOR,
     NO_KEY,
     Bytes,
     BytesOrNone,
@@ -76,7 +77,7 @@ class Gpu(Declared):
     ] = AT_PEAK
     profile: Annotated[str, "path of a file that `trainsim calibrate fit` wrote for this GPU; empty for none"] = ""
     profile_hash: Annotated[str, NO_KEY, "hash of the profile; empty without a profile"] = ""
-    site_scalar: Annotated[float, Limits(gt=0, le=1000), "factor on the times of all kernels"] = 1.0
+    site_scalar: Annotated[float, Limits(ge=LEAST_FACTOR, le=1000), "factor on the times of all kernels"] = 1.0
     architecture: Annotated[str, "architecture that kernels are compiled for, such as sm_90; empty if not known"] = ""
     clock_hz: Annotated[Hertz, "highest clock, such as 1980 MHz; 0 if not known"] = 0.0
     cache_bytes: Annotated[Bytes, "size of the last-level cache, such as 50 MiB; 0 if not known"] = 0.0

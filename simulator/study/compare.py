@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -107,8 +107,8 @@ def _fields(run: Run) -> dict[str, Any]:
     """The fields of a scenario, with what a word stands for where a field may be a word or a mapping."""
     record, plan = run.scenario.as_dict(), run.scenario.plan
     full: dict[str, Any] = {"sharding": plan.full_sharding, "recompute": plan.recomputation, "offload": plan.offloading}
-    record["plan"] |= {name: asdict(value) for name, value in full.items()}
-    record["job"]["optimizer"] = asdict(run.scenario.job.full_optimizer)
+    record["plan"] |= {name: _plain(value) for name, value in full.items()}
+    record["job"]["optimizer"] = _plain(run.scenario.job.full_optimizer)
     return record
 
 
@@ -127,11 +127,18 @@ def _hardware_and_model(run: Run) -> Iterator[tuple[str, Any]]:
     model, cluster = run.scenario.model, run.scenario.cluster
     parts: dict[str, Any] = {"model": model, "cluster.gpu": cluster.gpu}
     for name, part in parts.items():
-        yield from _flat({field: value for field, value in asdict(part).items() if field != "name"}, name)
+        yield from _flat({field: value for field, value in _plain(part).items() if field != "name"}, name)
     for name in OF_CLUSTER:
-        value = getattr(cluster, name)
-        plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-        yield from _flat(plain, f"cluster.{name.removesuffix('_name')}")
+        yield from _flat(_plain(getattr(cluster, name)), f"cluster.{name.removesuffix('_name')}")
+
+
+def _plain(value: Any) -> Any:
+    """A value with mappings in place of dataclasses, of which only the fields count by which two of them are equal."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.compare}
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -145,7 +152,7 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 def _results(run: Run) -> Iterator[tuple[str, Any]]:
     """The results of a run that a comparison looks at, by name."""
-    yield from _flat(asdict(run.metrics))
+    yield from _flat(_plain(run.metrics))
     yield "peak_memory_gib", run.peak_memory_bytes / GIB
     yield "gpus", run.gpus
     yield from ((f"stage {stage}.compute_s", took_s) for stage, took_s in sorted(stage_seconds(run).items()))

@@ -32,7 +32,7 @@ from ..measurements.kernel_words import (
 )
 from ..units import GB, TFLOP, US_PER_S
 from . import legal_values
-from .legal_values import MOST_SCALAR, MOST_SIZE, Legal, count, number_to, of_type
+from .legal_values import MOST_SCALAR, MOST_SIZE, Legal, count, factor_to, of_type
 
 HEAD_DIM = 128
 FLAGS = {
@@ -60,7 +60,7 @@ LEGAL: Mapping[str, Legal] = {
     "library": of_type(str, "is no name", "such as fa2"),
     "profile": of_type(str, "is no name of a file", "what `trainsim calibrate fit` wrote"),
     "power": of_type(str, "is no word", "burst or sustained"),
-    "site_scalar": number_to(MOST_SCALAR, above_zero=True).or_none,
+    "site_scalar": factor_to(MOST_SCALAR).or_none,
 }
 EXAMPLE = {"m": 8192, "n": 8192, "k": 8192, "seq": 4096, "heads": 32, "top_k": 2}
 

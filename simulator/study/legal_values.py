@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from ..errors import Fault, UserError, described, did_you_mean
+from ..fields import LEAST_FACTOR
 
 MOST_SIZE, MOST_SCALAR = 2**31, 1000
 """The largest size of a kernel, and how much longer every kernel may take on one machine than on others."""
@@ -54,6 +55,12 @@ def count(most: int) -> Legal:
         return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= most
 
     return Legal(holds, "is no count", f"a whole number from 1 to {most:,}")
+
+
+def factor_to(most: float) -> Legal:
+    """A factor on times or rates."""
+    words = f"a number from {LEAST_FACTOR:g} to {most:,}"
+    return Legal(lambda value: is_number(value) and LEAST_FACTOR <= value <= most, "is no such factor", words)
 
 
 def number_to(most: float, *, above_zero: bool = False) -> Legal:

@@ -191,10 +191,11 @@ def scaled(scenario: Scenario, name: str, factor: float) -> Scenario:
         gpu = replace(cluster.gpu, site_scalar=cluster.gpu.site_scalar / factor)
         return replace(scenario, cluster=replace(cluster, gpu=gpu))
     link = getattr(cluster, name)
+    if name in ("nic", "pcie") and cluster.nodes == 1 and cluster.host is None:
+        used = {"nic": "NIC", "pcie": "PCIe"}[name]
+        raise UserError(f"--what-if {name}: a cluster of one node uses no {used}", hint="leave it out")
     if not link.bytes_per_s:
         raise UserError(f"--what-if {name}: the links of {cluster.name} have rates of their own", hint="change them in its file")
-    if name in ("nic", "pcie") and cluster.nodes == 1 and cluster.host is None:
-        raise UserError(f"--what-if {name}: a cluster of one node uses no {name.upper()}", hint="leave it out")
     quicker = replace(cluster, **{name: replace(link, bytes_per_s=link.bytes_per_s * factor)})
     return replace(scenario, cluster=quicker)
 
@@ -225,6 +226,8 @@ def _uses_nics(run: Run) -> bool:
 
 def _cap(name: str, cluster: Cluster, before: Cluster) -> str:
     """The link that limits what a quicker NIC or PCIe link can carry; "" for none, and where the change makes nothing quicker."""
+    if not cluster.rails:
+        return ""
     pcie, nic = cluster.pcie.bytes_per_s, cluster.rail_bytes_per_s
     if name == "nic" and pcie < nic and nic > before.rail_bytes_per_s:
         return f"PCIe {show_rate(pcie)} limits the NIC of {show_rate(nic)}"

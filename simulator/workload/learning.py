@@ -9,6 +9,7 @@ first operator that learns; a stage behind the first computes all of them, since
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..frozen import replace
@@ -96,13 +97,15 @@ def train_flop_per_token(model: Model, job: Job) -> float:
         flop = without_scores + (flop - without_scores) * fraction
     if not job.learns_in_part:
         return flop
-    size = {"batch": 1, "seq": tokens, "element_bytes": job.element_bytes}
+    # So many sequences that every expert has whole tokens: an expert with less than one would count as if it had one.
+    batch = model.experts // math.gcd(model.experts, tokens * model.experts_per_token) if model.experts else 1
+    size = {"batch": batch, "seq": tokens, "element_bytes": job.element_bytes}
     kinds = {kind: model.block.layer(model, **size, number=number) for kind, number in model.kinds.items()}
     layers = ((i, op) for i in range(model.layers) for op in kinds[model.block.kind(model, i)])
     ends = (((-1, op) for op in of(model, **size)) for of in (model.block.embedding, model.block.head))
     operators = [(i, packed(op, fraction)) for part in (next(ends), layers, next(ends)) for i, op in part]
     saved = _flop(operators) - _flop(learning(operators, job, 0, embedding=True))
-    return flop - saved / tokens
+    return flop - saved / (batch * tokens)
 
 
 def _flop(operators: Iterable[Layered]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.binding.mesh_rings import ClusterRounds, LinkCounts, cycles
+from simulator.binding.mesh_rings import MOST_RINGS, ClusterRounds, LinkCounts, cycles
 from simulator.collectives import hierarchical, joined, ring
 from simulator.config.fabric_files import IDEAL
 from simulator.hardware.cluster import Cluster
@@ -124,3 +125,26 @@ def test_behind_a_switch_and_on_uneven_groups_all_is_as_it_was() -> None:
         plain = ring.rounds("all_reduce", gpus // 8)
         laid = ClusterRounds(cluster).rounds(ring, "all_reduce", gpus)
         assert [r.edges.key for r in plain] == [r.edges.key for r in laid]
+
+
+def test_a_search_without_rings_or_with_too_many_ends() -> None:
+    """Of 7 and 8 GPUs with links to the others only, no ring has all; two cliques have one link in common."""
+    halves = [[int((i < 7) != (j < 7)) for j in range(15)] for i in range(15)]
+    cliques = [[int(i != j and (i < 8) == (j < 8)) for j in range(16)] for i in range(16)]
+    cliques[7][8] = cliques[8][7] = 1
+    assert cycles(halves) == cycles(cliques) == []
+    many = [[0 if i == j else 450 for j in range(8)] for i in range(8)]
+    assert len(cycles(many)) == MOST_RINGS
+
+
+def test_a_link_that_hardly_carries_anything_is_in_no_ring(tmp_path: Path) -> None:
+    lines = ["gpu: h100", "gpus_per_node: 8", "nodes: 1", "shape: explicit", "vertices:"]
+    lines += [f"  - {{name: g{i}, kind: gpu}}" for i in range(8)] + ["links:"]
+    for i in range(8):
+        for j in range(i + 1, 8):
+            rate = 1 if (i, j) == (0, 1) else 450
+            lines.append(f"  - {{from: g{i}, to: g{j}, capacity: {rate} GB/s, latency: 1 us}}")
+    (tmp_path / "mesh.yaml").write_text("\n".join(lines))
+    cluster = sim.cluster(str(tmp_path / "mesh.yaml"))
+    (row,) = sim.collective("all_reduce", cluster, [2**30], algorithm="ring").rows
+    assert row.bus_gb_per_s > 450, "several rings, none of which waits for the slow link"

@@ -183,8 +183,8 @@ def test_libraries_differ() -> None:
         (("rmsnorm_bwd", "--gpu", "h100", "-m", 1, "-n", 1, "--head-dim", 64), "--head-dim: says nothing about rmsnorm_bwd"),
         (("add", "--gpu", "h100", "-m", 1, "-n", 1, "--library", "fa3"), "--library: says nothing about add"),
         (("gemm_bwd", "--gpu", "h100", "-m", 1, "-n", 1), "-k is missing"),
-        ((*PRODUCT, "--site-scalar", "nan"), "should be a number above 0"),
-        ((*PRODUCT, "--site-scalar", 0), "should be a number above 0"),
+        ((*PRODUCT, "--site-scalar", "nan"), "should be a number of at least 0.001"),
+        ((*PRODUCT, "--site-scalar", 0), "should be a number of at least 0.001"),
         ((*PRODUCT, "--site-scalar", "1e300"), "and at most 1,000"),
     ],
 )

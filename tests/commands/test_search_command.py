@@ -101,6 +101,8 @@ def test_the_space_is_shown(searched: tuple[object, ...]) -> None:
     out = trainsim(*searched, "--show-space").out
     assert "pp: [1, 2, 3]" in out
     assert "6 plans" in out
+    record = trainsim(*searched, "--show-space", "--json").record
+    assert (record["space"]["pp"], record["plans"]) == ([1, 2, 3], 6)
 
 
 @pytest.mark.parametrize(

@@ -251,3 +251,12 @@ def test_t20_11_packed_documents_count_like_sequences_of_their_own() -> None:
 def test_what_does_not_go_together_is_refused(chosen: Any, says: str) -> None:
     with pytest.raises(UserError, match=says):
         chosen().simulate()
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 16, 64])
+def test_what_a_token_needs_of_experts_hardly_depends_on_how_many_there_are(tokens: int) -> None:
+    """An expert with a part of a token does a part of the work, and not that of a whole one."""
+    model = sim.model("mixtral-8x7b", layers=2)
+    job = sim.Job(sequence_length=tokens, global_batch=8, lora=sim.Lora(rank=16))
+    long = replace(job, sequence_length=256)
+    assert train_flop_per_token(model, job) == pytest.approx(train_flop_per_token(model, long), rel=0.01)

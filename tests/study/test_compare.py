@@ -150,3 +150,25 @@ def test_a_field_that_states_its_default_is_no_difference() -> None:
     open_, said, other = (sim.scenario({**base, "plan": plan}).simulate() for plan in (base["plan"], stated, fewer))  # type: ignore[union-attr]
     assert sim.compare({"open": open_, "said": said}).scenario == {}
     assert sim.compare({"open": open_, "other": other}).scenario == {"plan.pp": (4, 2), "plan.dp": (1, 2)}
+
+
+@pytest.mark.parametrize("shape", ["two-sites-h100", "dgx-h100", "polaris", "gb200-nvl72"])
+def test_clusters_of_every_kind_can_be_compared(shape: str, tmp_path: Path) -> None:
+    """Sites in a wide-area network have modules in their description, which cannot be copied."""
+    job = {**yaml.safe_load(SMALL)["job"], "global_batch": sim.cluster(shape).gpus}
+    data = {**yaml.safe_load(SMALL), "cluster": {"name": shape}, "plan": {}, "job": job}
+    for name, layers in (("one", 4), ("other", 2)):
+        changed = {**data, "model": {**yaml.safe_load(SMALL)["model"], "layers": layers}}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(changed))
+    said = trainsim("compare", tmp_path / "one.yaml", tmp_path / "other.yaml", "--allow-oom", "--json")
+    assert said.code == 0, said.err
+    assert said.record["scenario"]["model.layers"]
+
+
+def test_a_row_of_nothing_in_one_run_that_the_other_has_not_is_no_difference(tmp_path: Path) -> None:
+    data = {**yaml.safe_load(SMALL), "cluster": {"name": "polaris", "nodes": 1}}
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump({**data, "plan": {"pp": 4}}))
+    job = {**yaml.safe_load(SMALL)["job"], "gradient_clipping": False}
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump({**data, "plan": {"tp": 4}, "job": job}))
+    said = trainsim("compare", tmp_path / "one.yaml", tmp_path / "other.yaml")
+    assert said.code == 0, said.err

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import simulator as sim
 from simulator.commands._what_if import print_what_if
@@ -15,6 +16,7 @@ from simulator.figures.drawing import save
 from simulator.figures.tornado import tornado
 from simulator.study import what_if as what_if_module
 
+from ..commandline import SMALL
 from ..commands.test_cli import trainsim
 
 MODEL = {"name": "small", "layers": 8, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "vocab": 32000}
@@ -169,3 +171,12 @@ def test_a_quicker_nic_that_carries_nothing_is_capped_by_nothing() -> None:
     job = {"sequence_length": 1024, "global_batch": 8}
     outcomes = sim.what_if({**one_node, "job": job}, ["nic=x2", "pcie=x2"]).outcomes
     assert [(one.fraction, one.note) for one in outcomes] == [(0, "no rank waits for it")] * 2
+
+
+def test_a_node_without_nics_has_what_ifs_too(tmp_path: Path) -> None:
+    cluster = {"gpu": "h100", "gpus_per_node": 8, "nodes": 1, "intra_node": "NVSwitch 450 GB/s"}
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump({**yaml.safe_load(SMALL), "cluster": cluster, "plan": {"tp": 2}}))
+    said = trainsim("run", tmp_path / "one.yaml", "--what-if", "gpu=x2", "--what-if", "nvlink=x2")
+    assert said.code == 0, said.err
+    said = trainsim("run", tmp_path / "one.yaml", "--what-if", "nic=x2")
+    assert (said.code, "a cluster of one node uses no NIC" in said.err) == (2, True)

@@ -69,9 +69,9 @@ def limits_of_flows(graph: TaskGraph, times: Times, flows: Array, *, uncontended
 
 def _uncontended(graph: TaskGraph, flows: Array, *, each: bool) -> Iterator[tuple[int, Limit]]:
     """The limits of flows that share no links, or of all flows as if they shared none (`each`): the links with the highest load
-    relative to capacity, full unless the cap of the flow is lower.
+    relative to capacity, full unless the cap of the flow is lower. A link that is slow for a while counts as it is at its best.
     """
-    capacity = np.array([profile.value[0] for profile in graph.profiles], dtype=np.int64)[graph.link_profile]
+    capacity = np.array([max(1, *profile.value) for profile in graph.profiles], dtype=np.int64)[graph.link_profile]
     weight = graph.single_weight if each and graph.single_weight is not None else graph.footprint_weight
     load = weight / capacity[graph.footprints.idx]
     most = np.zeros(len(graph.footprints))
