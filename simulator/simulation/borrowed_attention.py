@@ -9,7 +9,7 @@ FAMILY = "attention"
 
 
 def borrowed_attention(estimator: Estimator) -> list[str]:
-    """A sentence that says whose kernels stand for those of the library, and which others were measured; none where it was."""
+    """A sentence that names the library whose kernels are used instead, and the measured libraries; none if it was measured."""
     gpu, fits = estimator.gpu, estimator.fits
     library = LIBRARY_ALIASES.get(estimator.options.library, estimator.options.library)
     measured = {fit.library for fit in (*fits.fits.get(gpu.name, ()), *fits.profile) if fit.family == FAMILY}

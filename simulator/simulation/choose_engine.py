@@ -12,23 +12,23 @@ from ..engine.timeline import Times
 
 EVENT_LOOP = f"{compiled.__name__}.event_loop"
 MANY_TASKS = 120_000
-"""Number of tasks left by contraction from which the compiled engine is faster, although it is first compiled, in 10 s: the heap
+"""Number of tasks left by contraction from which the compiled engine is faster even with 10 s of compilation before it: the heap
 takes 10 to 30 us for a task that may be slowed, and 3 us for another one; and the next runs find it on disk."""
 MANY_TASKS_KEPT = 10_000
-"""Number of these tasks from which it is faster where it is found on disk: loading takes 0.08 s."""
+"""Number of these tasks from which the compiled engine is faster when its machine code is on disk: loading takes 0.08 s."""
 MOST_CONTRACTED = 1_200_000
-"""Largest number of tasks that are contracted before the choice, which takes 0.6 us for each."""
+"""Largest number of tasks that are contracted before the choice; contraction takes 0.6 us per task."""
 MANY_TASKS_ANEW = 2_000_000
-"""Number of these tasks from which it is faster where its machine code cannot be cached, so that each use compiles."""
+"""Number of these tasks from which it is faster when its machine code cannot be cached, so that each process compiles."""
 ROWS_OF_STRETCH = 3
-"""Stretches are simulated, by the loop over a heap, if at least so many rows come to one."""
+"""Stretches are simulated, by the loop over a heap, if a stretch has at least this many rows on average."""
 ROWS_OF_STRETCH_LOADED = 8
 """The same where the compiled engine is loaded already, which takes 2 us for a row, and there are at least `MANY_ROWS` of them:
 the loop over a heap takes 20 to 30 us for a stretch."""
 MANY_ROWS = 20_000
-"""Number of rows of all simulated ranks below which it is not asked whether that engine is loaded."""
+"""Number of rows of all simulated ranks below which `_is_loaded` is not checked."""
 RARELY = 50_000, 20, 100
-"""Thresholds of the garbage collector of a process that simulates a great deal: it makes many tuples and few cycles."""
+"""Thresholds of the garbage collector in a process of many simulations, which make many tuples and few cycles."""
 MANY_TASKS_AT_ONCE = 2_000
 """Number of tasks, contracted or not, from which it is faster in a process that has loaded it already."""
 
@@ -72,7 +72,7 @@ def described(graph: TaskGraph) -> tuple[str, str]:
 
 
 def rows_of_stretch(rows: int) -> int:
-    """The number of rows of a stretch, of so many rows in all, from which stretches are quicker than all rows."""
+    """The mean rows per stretch from which simulating stretches is quicker than simulating `rows` rows one by one."""
     return ROWS_OF_STRETCH_LOADED if rows >= MANY_ROWS and _is_loaded() else ROWS_OF_STRETCH
 
 
@@ -85,7 +85,7 @@ def load() -> None:
 
 
 def prepare_for_many() -> None:
-    """Prepares this process, a worker that is to simulate a great deal: with compiled code, and with few searches for garbage."""
+    """Prepares a worker process for many simulations: loads the compiled code, and makes garbage collection rare."""
     load()
     gc.freeze()
     gc.set_threshold(*RARELY)
@@ -108,7 +108,7 @@ def _is_kept() -> bool:
 
 
 def _is_loaded() -> bool:
-    """Whether this process has loaded the compiled engine, which to ask does not import it."""
+    """Whether this process has loaded the compiled engine; the check does not import it."""
     module = sys.modules.get(EVENT_LOOP)
     return module is not None and bool(module.is_loaded())
 

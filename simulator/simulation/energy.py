@@ -46,7 +46,7 @@ def energy_of(result: Result) -> Energy | str:
     if why := no_energy(gpu, job.dtype):
         return why
     if gpu.tdp_w != gpu.reference_tdp_w and without_effect(result.scenario):
-        # kernels run as on the board that was measured, which draws what they take
+        # kernels run as on the measured board, so that its power is the power they take
         gpu = replace(gpu, tdp_w=gpu.reference_tdp_w or gpu.tdp_w)
     step_s, idle_w, busy_j = result.metrics.step_time_s, architecture(gpu).idle_w, 0.0
     for (_, kernel), calls in kernel_calls(result).items():

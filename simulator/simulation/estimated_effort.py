@@ -32,7 +32,7 @@ FLAG = "--long (in Python long=True) does it all the same"
 
 
 class TooLong(UserError):
-    """A simulation that is done only when it is asked for with `long`."""
+    """A simulation whose estimated effort is above the limits, and which runs only with `long`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def of_exchange(gpus: int, *, in_rounds: bool = False) -> Effort:
 
 
 def of_messages(messages: int) -> Effort:
-    """Effort of an exchange in which so many messages stand for all, routed some at a time."""
+    """Effort of an exchange of which this many messages are routed, one batch at a time, in place of all."""
     return messages * Effort(EDGE.us)
 
 
@@ -187,7 +187,7 @@ class Limits:
         self.check(takes, f"{messages:,} messages of stepwise", "fidelity fluid, or fewer GPUs and microbatches")
 
     def holds(self, takes: Effort) -> bool:
-        """Whether so much is done unasked."""
+        """Whether this effort is within the limits of a run without `long`."""
         return takes.seconds <= MOST_S and takes.bytes <= MOST_BYTES
 
     def check(self, takes: Effort, what: str, hint: str) -> None:

@@ -1,9 +1,9 @@
 """Fewer microbatches: the periods of a schedule, and layouts that have fewer of them.
 
-In the middle of most schedules every rank does the same again and again, each time some microbatches later. This is a *period*:
+In the middle of most schedules every rank repeats the same slots again and again, each time some microbatches later: a *period*,
 on each rank a number of slots in their order, with which the rank completes equally many microbatches. A layout of fewer
 microbatches is the layout of all of them without some periods if and only if the orders of its slots say so, rank by rank. Here
-they are compared; nothing is assumed of a schedule. Whether a period also takes the same time each time is another question,
+the orders are compared; nothing is assumed about a schedule. Whether each period also takes the same time is another question,
 which only a simulation can answer (`repeats.py`).
 """
 
@@ -20,16 +20,16 @@ from ..engine.task import Array
 from ..program.layout import Layout
 
 FEWEST_PERIODS = 6
-"""Number of periods of every rank from which it pays to leave some out."""
+"""Number of periods per rank from which leaving some out saves time."""
 SHOWN_PERIODS = 3.5
-"""Number of periods that are needed to show that all state repeats itself."""
+"""Number of periods needed to show that all state repeats."""
 TIMES_FILLING = 3.0
 """How many times as long as the ranks need to fill the pipeline, periods differ at first: enough for all of 40 plans of Llama 3
 70B but zb-h1, zb-v and one 1F1B. A wrong guess costs time, never a proof."""
 WARM_UP = 4, 7, 14
 """Numbers of microbatches for each rank, before those that are shown, with which periods are looked for, in turn, after that."""
 MOST_OF_ALL = 0.7
-"""Largest part of all microbatches that it pays to simulate in place of all, in all tries together."""
+"""Largest fraction of all microbatches that is simulated in place of all, summed over all attempts."""
 PLACES = 3
 """Number of places of a slot: by itself, or as one of a pair."""
 MOST_ROUNDS = 4
@@ -44,7 +44,7 @@ class Order:
     microbatch: Array
 
     def slots_of_period(self, microbatches: int) -> int:
-        """How many slots later the slot in the middle is run again, for so many microbatches later; 0 for never."""
+        """Number of slots after which the slot in the middle recurs for a microbatch `microbatches` later; 0 if it never does."""
         middle = len(self.slot) // 2
         again = (self.slot[middle:] == self.slot[middle]) & (self.microbatch[middle:] == self.microbatch[middle] + microbatches)
         return int(np.argmax(again)) if len(again) else 0
@@ -79,11 +79,11 @@ class Period:
 
     @property
     def number(self) -> int:
-        """The number of periods that every rank has."""
+        """The number of periods, the same on every rank."""
         return min((end - begin) // slots for (begin, end), slots in zip(self.parts, self.slots, strict=True))
 
     def left_out(self, fewer: Layout) -> int:
-        """How many periods a layout has less, if it is the same in all other respects; 0 if it is not."""
+        """How many periods a layout lacks, if it is the same in all other respects; 0 if it is not."""
         less, rest = divmod(self.layout.shape.microbatches - fewer.shape.microbatches, self.of_all)
         if rest or less < 1 or fewer.placements != self.layout.placements or self.layout.shares != fewer.shares:
             return 0
@@ -91,7 +91,7 @@ class Period:
         return less if all(map(self._is_shorter, count(), self.orders, others, [less] * len(others))) else 0
 
     def _is_shorter(self, rank: int, whole: Order, other: Order, less: int) -> bool:
-        """Whether the order of a rank is the whole one without so many periods."""
+        """Whether the order of a rank is the whole order without `less` periods."""
         gone, (begin, end) = less * self.slots[rank], self.parts[rank]
         if len(other.slot) != len(whole.slot) - gone or end - begin < gone + 2 * self.slots[rank]:
             return False
@@ -141,9 +141,9 @@ def _candidates(layout: Layout) -> Iterator[int]:
 
 
 def fewer_microbatches(period: Period) -> Iterator[int]:
-    """Numbers of microbatches with which the periods of a step may show, the fewest first, as long as they save something.
+    """Numbers of microbatches with which the periods of a step may become visible, the fewest first, while they save work.
 
-    A uniform pipeline repeats itself soon after it is full; where ranks have slack, it is first used up.
+    A uniform pipeline repeats itself soon after it is full; where ranks have slack, the slack is used up first.
     """
     shape = period.layout.shape
     left_over = shape.microbatches % period.of_all

@@ -145,7 +145,7 @@ class _Placed:
 
 
 def _checked(tenancy: Tenancy) -> list[Scenario]:
-    """The scenarios of all jobs after their checks. A fault says the name of its job; one of what all share is told once."""
+    """The scenarios of all jobs after their checks. A fault names its job; a fault of what all jobs share is reported once."""
     scenarios: list[Scenario] = []
     faults: list[Fault] = []
     of_all = tuple(f"{key}{end}" for key in SHARED for end in ".:")

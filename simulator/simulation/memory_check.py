@@ -1,4 +1,4 @@
-"""Check that a scenario fits in GPU memory, before the whole program is lowered: lowering takes most of the time of a refusal.
+"""Check that a scenario fits in GPU memory, before the whole program is lowered, which would take most of the time of a refusal.
 
 The memory of a rank depends on the order of its slots and on the activations that one microbatch keeps. A single microbatch is
 therefore lowered, which takes milliseconds, and the slots of all microbatches are counted.
@@ -38,7 +38,7 @@ def memory_of(
 ) -> tuple[RankMemory, ...]:
     """The memory that a GPU of every pipeline rank needs to run the slots of a layout, which `slots` may have lowered already.
 
-    Accounts may be `kept`: one serves all orders of the same slots, and any number of microbatches, and needs no slots again.
+    `kept` holds earlier accounts: an account serves every order of the same slots and any number of microbatches.
 
     Raises `Infeasible` if a rank needs more memory than the GPU has, unless `allow_oom`.
     """
@@ -91,7 +91,7 @@ def _check_host(scenario: Scenario, needed_bytes: int, *, allow_oom: bool) -> No
 
 
 def least_state_bytes(scenario: Scenario) -> float:
-    """Bytes of parameters, gradients and optimizer state on a mean GPU, which no account of the fullest is below."""
+    """Bytes of parameters, gradients and optimizer state on a mean GPU: a lower bound of the account of the fullest GPU."""
     plan, model, replicas, offload = scenario.plan, scenario.model, derived.replicas(scenario), scenario.plan.offloading
     of_experts = sum(times * op.parameters for times, op in model.operators if op.expert)
     shared = (model.parameters - of_experts) / (plan.tp * plan.pp)

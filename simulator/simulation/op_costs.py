@@ -32,7 +32,7 @@ BEST = ("measured", "interpolated")
 """Best provenances; a summary mentions provenance only where other provenances occur."""
 LEAST_SHOWN = 0.01
 LONGER = 1.01
-"""Times the measured time of a collective above which the links of the cluster say how long it takes."""
+"""If the links of the cluster need more than this many times the measured time of a collective, their time counts."""
 FACE_VALUE_SIGMA = 0.5
 """Relative standard error of a collective on links that are taken at their face value: assumed, as that of exchanges of clusters
 that are in no fit, the widest of all."""
@@ -85,7 +85,7 @@ def kernel_costs(result: Result, rows: Iterable[tuple[Kernels, OpCost]]) -> OpCo
 def kernel_rows(result: Result) -> list[tuple[Kernels, OpCost]]:
     """Cost of every kernel of the measured step; the same operator of different layers is one row.
 
-    Where ranks have other numbers of rows, a row has the shape of the one with most, and the mean of their times.
+    Where ranks have different numbers of tokens, a row shows the largest shape, and the mean of the times.
     """
     ranks: dict[tuple[str, Kernels], set[int]] = defaultdict(set)
     named_in, mean = _kernels(result), _mean_over_variants(result, lambda kernel: result.prices.estimate(kernel).seconds)
@@ -113,7 +113,7 @@ def kernel_calls(result: Result) -> dict[tuple[str, Kernel], float]:
 
 
 def _mean_over_variants(result: Result, seconds: Callable[[Kernel], float]) -> Callable[[Kernels], float]:
-    """The time of a kernel, the mean over the variants of ranks, of which each has a kernel of its own or all have the same."""
+    """The mean time of a kernel over the variants of ranks, which each have a kernel of their own or all have the same one."""
     shares = _shares_of_variants(result)
 
     def mean(kernels: Kernels) -> float:
@@ -125,13 +125,13 @@ def _mean_over_variants(result: Result, seconds: Callable[[Kernel], float]) -> C
 
 
 def _shares_of_variants(result: Result) -> tuple[float, ...]:
-    """Variant -> the share of the ranks that are of this one."""
+    """Variant -> the share of the ranks that belong to it."""
     variants = result.simulated.program.variants
     return tuple(len(of) / sum(map(len, variants)) for of in variants)
 
 
 def _counted(result: Result, named_in: Mapping[str, Counter[tuple[str, Kernels]]]) -> dict[tuple[str, Kernels], float]:
-    """The calls of kernels, given those of each body."""
+    """The number of calls of each kernel, from the number of calls of each body."""
     calls = defaultdict[tuple[str, Kernels], float](float)
     for _, body, times in _calls(result):
         for named, count in named_in[body].items():

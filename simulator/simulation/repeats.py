@@ -4,11 +4,11 @@ A step of few microbatches is simulated. At the time `from_ns` every rank is in 
 then, and all that was in progress since the first of it began, happens again one period later, with the same distances between
 all starts and all ends. So the state of all ranks, of what they send, and of what shares links or slows kernels, is the same at
 both times. What a rank does next is the same too, as long as it has periods left. Hence a step with more periods comes to this
-state once more for each of them, and then ends as the simulated one does: it takes so many times the length of a period longer.
-Nothing is read off a slope: where one start of one rank is a nanosecond off, there is no proof.
+state once more for each of them, and then ends as the simulated one does: each additional period adds exactly its length.
+Nothing is extrapolated from a slope: if a single start differs by one nanosecond, there is no proof.
 
-Launches that no kernel can wait for are not part of the simulated state. The host must not fall behind in a period, therefore:
-its launches of a period take no longer than the period.
+Launches that no kernel can wait for are not part of the simulated state. The proof therefore also requires that the host does not
+fall behind: its launches of a period take no longer than the period.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from ..program.labels import Labels
 from ..program.program import Key, Step
 
 MOST_TOGETHER = 4
-"""Largest number of periods of a schedule that are alike only together, as where rounded times alternate."""
+"""Largest number of periods that may have to be compared as one group, as where rounded times alternate between two values."""
 FEWEST_COPIES = 3
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Part:
-    """Steps of a role that repeat themselves in their order: of each of the periods the same number, one behind the other.
+    """Steps of a role that repeat in order: every period has the same number of them, one period after the other.
 
     The receives from each edge, which are posted beforehand, are a part by themselves.
     """
 
     steps: Array
-    """All steps of the part in their order, those outside of periods among them."""
+    """All steps of the part in order, including those outside of periods."""
     begin: int
     """The place of the first step of the first period among them."""
     size: int
@@ -64,18 +64,18 @@ class _Copies:
     start_ns: Array
     arrival_ns: Array
     before_ns: Array
-    """Period -> when all of the part that is before it in the order of the rank has arrived."""
+    """Period -> time at which everything before it in the order of the rank has arrived."""
     behind_ns: Array
-    """Period -> when the first of the part that is behind it in the order of the rank starts."""
+    """Period -> time at which the first step after it in the order of the rank starts."""
 
     def intervals_ns(self, together: int) -> Array:
-        """Period -> the time after which all of it happens again, so many periods later; -1 if it does not."""
+        """Period -> the time after which all of it happens again, `together` periods later; -1 if it does not."""
         columns = [column[together:] - column[:-together] for column in (self.start_ns, self.arrival_ns)]
         found = np.concatenate(columns, axis=1)
         return np.where((found == found[:, :1]).all(axis=1), found[:, 0], -1)
 
     def alike(self, together: int, lasts_ns: int) -> _Alike | None:
-        """The longest run of periods of which each happens again after this time, so many periods later, if there is any."""
+        """The longest run of periods that each happen again `lasts_ns` later, `together` periods later, if there is any."""
         edges = np.flatnonzero(np.diff(np.concatenate([[False], self.intervals_ns(together) == lasts_ns, [False]]).astype(int)))
         if not len(edges):
             return None
@@ -108,7 +108,7 @@ class _Proven(NamedTuple):
 
 
 class Repetition:
-    """The periods, of so many microbatches of each direction, of a simulated step. What is found out about them is kept."""
+    """The periods of a simulated step, each with the given number of microbatches per direction. Proofs are cached."""
 
     def __init__(self, timeline: Timeline, labels: Sequence[Labels], microbatches: int, host: Host | None = None) -> None:
         self.timeline, self.labels, self.host = timeline, labels, host
@@ -116,10 +116,10 @@ class Repetition:
         copies = [one for which in range(timeline.skeleton.ranks) for one in _copies(timeline, which, labels, parts)]
         self.copies = [one for one in copies if one] if all(parts) and None not in copies else []
         self.known: dict[int, Repeats | None] = {}
-        """Number of periods -> what stands for that many more of them."""
+        """Number of additional periods -> the part of the simulated step that stands for them."""
 
     def of(self, times: int) -> Repeats | None:
-        """What stands for `times` more periods in the simulated step; None without proof."""
+        """The part of the simulated step that stands for `times` more periods; None without proof."""
         for together in range(1, MOST_TOGETHER + 1) if self.copies else ():
             if times % together == 0:
                 if together not in self.known:
@@ -129,7 +129,7 @@ class Repetition:
         return None
 
     def _together(self, together: int) -> Repeats | None:
-        """What stands for so many more periods, if they are alike only together."""
+        """The part that stands for `together` more periods, if only groups of this many periods are alike."""
         proven = _proven(self.timeline, self.copies, together)
         if proven is None:
             return None
@@ -144,7 +144,7 @@ class Repetition:
 
 
 def _parts(steps: Sequence[Step], microbatches: int) -> Iterator[_Part]:
-    """The steps of a role that repeat themselves so many microbatches later, around the one in the middle."""
+    """The steps of a role, around the one in the middle, that recur `microbatches` later."""
     known: dict[object, int] = {}
     what = np.array([known.setdefault(_what(step, before), len(known)) for before, step in pairwise((steps[0], *steps))])
     number = np.array([step.microbatch for step in steps])
@@ -171,7 +171,7 @@ def _part(steps: Array, what: Array, number: Array, microbatches: int) -> _Part 
 
 
 def _what(step: Step, before: Step) -> object:
-    """What a step does, whatever its microbatch."""
+    """What a step does, apart from the number of its microbatch."""
     at = step.microbatch
     outputs, waits = (tuple((name, _relative(key, at)) for name, key in pairs) for pairs in (step.outputs, step.waits))
     after = tuple(_relative(key, at) for key in step.after)
@@ -223,10 +223,10 @@ def _rows_of_periods(labels: Labels, order: Array, part: _Part) -> tuple[Array, 
 
 
 def _proven(timeline: Timeline, copies: Sequence[_Copies], together: int) -> _Proven | None:
-    """A time at which the state of all ranks is that of so many periods later, with that time; None if there is none.
+    """A time at which all ranks have the same state as `together` periods later, and that later time; None if there is none.
 
-    Between `since_ns` and that time everything in progress belongs to periods that happen again, and what happens then was
-    there before; and it goes on like that for two times as long.
+    From `since_ns` until the first time everything in progress belongs to periods that happen again, everything in progress at
+    the later time is such a repetition, and the repetition continues for twice as long.
     """
     if min(len(one.start_ns) for one in copies) < FEWEST_COPIES + together - 1:
         return None

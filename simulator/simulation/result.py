@@ -68,18 +68,18 @@ class Result:
     """The estimates of all kernels of the program."""
     memory: tuple[RankMemory, ...]
     simulated: Simulated
-    """What the metrics are measured on: the step, or one of fewer microbatches in which a part stands for several."""
+    """The simulation that metrics are measured on: the step, or one of fewer microbatches in which a part stands for several."""
     wall_s: float
     whole_step: Callable[[], Simulated] | None = None
     """Simulates all microbatches, where fewer were simulated."""
     given: Scenario | None = None
     """The scenario before its framework chose what its plan leaves open."""
     steps: int | None = None
-    """The number of training steps that were asked for, from a standing start."""
+    """The requested number of training steps, from a standing start."""
 
     @property
     def as_given(self) -> Scenario:
-        """The scenario before its framework chose what its plan leaves open: what other plans are made from."""
+        """The scenario before its framework chose what its plan leaves open; other plans are derived from this one."""
         return self.given or self.scenario
 
     @cached_property
@@ -109,7 +109,7 @@ class Result:
 
     @property
     def labels(self) -> tuple[Labels, ...]:
-        """Labels of the rows of each pipeline coordinate's program."""
+        """Labels of the rows of each role's program."""
         return self.bound.labels
 
     @cached_property

@@ -123,7 +123,7 @@ class Run(Summarised, Result):
     @cached_property
     def network(self) -> Network:
         """The bytes that every link carried in the measured step, and the links that ranks waited for."""
-        from .network.link_use import network  # most runs do without
+        from .network.link_use import network  # imported here because most runs do not need it
 
         return network(self)
 
@@ -169,7 +169,7 @@ class Run(Summarised, Result):
 
     @cached_property
     def step_time_interval_s(self) -> tuple[float, float]:
-        """The interval of the step time, in seconds, which the measured steps of nine in ten published runs lie in.
+        """The interval of the step time, in seconds, that contains the measured step of nine in ten published runs.
 
         It extends two log-standard errors to each side: those of kernels and collectives, and the error of the model as a whole.
         """
@@ -207,8 +207,8 @@ class Run(Summarised, Result):
         ]
 
     def explain(self, *, long: bool = False) -> Any:
-        """Why the step takes as long as it does, and what would make it shorter: `sim.explain(run)`, which stands above this
-        layer and is therefore asked by its public name."""
+        """Why the step takes as long as it does, and what would make it shorter: `sim.explain(run)`, found by its public name
+        because it belongs to a higher layer."""
         return sys.modules[__package__.partition(".")[0]].explain(self, long=long)
 
     def as_dict(self) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def _perturbed(scenario: Scenario) -> str:
 
 
 def _learning(job: Job) -> str:
-    """What learns and by which optimizer, where this is not all of the model by Adam on sequences of one document."""
+    """Trained parameters, optimizer and packing, where they differ from all parameters, Adam and one document per sequence."""
     optimizer, lora, packing = job.full_optimizer, job.lora, job.packing
     formats = f" with moments in {optimizer.moments}, master copy: {optimizer.master}" if optimizer.kind == "adam" else ""
     words = [optimizer.kind + formats] if optimizer != Optimizer().full else []
@@ -354,7 +354,7 @@ def _result_lines(run: Run) -> list[tuple[str, str]]:
 
 
 def _calibration(run: Run) -> str:
-    """What was fitted to steps, where it counts."""
+    """The factor that was fitted to measured steps, where it applies."""
     longer = run.prices.estimator.options.arithmetic - 1
     return f"{longer:+.1%} on arithmetic, over kernels alone; fitted to steps of single GPUs" if longer else ""
 

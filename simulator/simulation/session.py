@@ -2,8 +2,8 @@
 
 A session keeps the times of kernels by GPU, software and format, the choice of algorithms by cluster, the routes of groups by
 cluster and members, the order of slots by schedule and shape, the operations of slots and accounts of their memory, and the last
-steps of few microbatches, which stand for steps of any number of them. Results are the same with a session and without one. What
-it keeps is bounded (`MOST_...`); what was not used longest is dropped first.
+steps of few microbatches, which stand for steps of any number. Results are the same with a session and without one. What
+it keeps is bounded (`MOST_...`); the least recently used is dropped first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 MOST_SITES = 32
 """Largest number of clusters, and of sets of kernel times."""
 MOST_KERNELS = 20_000
-"""Number of kernels of a set from which it is begun anew."""
+"""Number of kernels at which a set is emptied and started again."""
 MOST_ROUTED_GPUS = 1 << 21
 """Largest number of members of all groups of a cluster whose routes are kept, which takes about 100 bytes for each."""
 MOST_SHORT_RUNS = 4
@@ -51,7 +51,7 @@ class Session:
         return f"Session({len(self._policies)} clusters, {len(self._layouts)} orders of slots)"
 
     def known(self, kind: str, value: T) -> T:
-        """The first value of a kind that was equal to this one, which may have found out about itself what is needed."""
+        """The first value of a kind that was equal to this one, which may hold cached properties already."""
         return self._met(kind, value)[0]
 
     def _number(self, kind: str, value: Any) -> int:
@@ -86,7 +86,7 @@ class Session:
         return self._routes.of(self._number("cluster", cluster), lambda: Kept(MOST_ROUTED_GPUS))
 
     def short_run(self, scenario: Any, options: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """What was simulated of a scenario of few microbatches, and how."""
+        """The simulated step of a scenario of few microbatches, and how it was simulated."""
         cluster = self._number("cluster", scenario.cluster)
         others = scenario.model, scenario.plan, scenario.job, scenario.fidelity, scenario.perturb, scenario.framework
         return self._short_runs.of((cluster, options, *others), make)
@@ -97,5 +97,5 @@ class Session:
 
 
 def _are_the_same(one: Any, other: Any) -> bool:
-    """Whether two values are equal; two clusters, if the same modules wire them, which their equality leaves out."""
+    """Whether two values are equal; two clusters also need the same modules for wiring, which `==` does not compare."""
     return bool(one == other) and all(getattr(one, name, None) is getattr(other, name, None) for name in ("shape", "inside"))

@@ -111,7 +111,7 @@ def simulate_scenario(
     _check_options(engine, steps)
     must_be(session, Session, "session", "a session", "session=sim.Session()")
     schedule = getattr(scenario.plan, "schedule", None)
-    if catalog.is_code(schedule):  # the scenario was written in Python: files were looked at when they were read
+    if catalog.is_code(schedule):  # the scenario was written in Python; files were checked when they were read
         scenario = replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
     given, scenario = scenario, feasible.check(replace(scenario, cluster=session.known("cluster", scenario.cluster)))
     scenario = replace(scenario, model=session.known("model", scenario.model))
@@ -143,7 +143,7 @@ def _measured(
     *,
     folding: bool,
 ) -> Simulated:
-    """As many training steps as it takes to measure one."""
+    """Simulates as many training steps as are needed to measure one."""
     for count in counts:
         program = program_of(scenario, count, layout, slots())
         bound, timeline, used, reason = _simulated(scenario, program, site, limits, folding=folding)
@@ -167,7 +167,7 @@ def _repeating(
         fewer = derived.with_microbatches(scenario, number)
         try:
             shorter = layout_of(fewer, site, session)
-        except UserError:  # the schedule refuses so few
+        except UserError:  # the schedule does not support so few microbatches
             continue
         if not period or not (left_out := period.left_out(shorter)):
             continue
@@ -182,7 +182,7 @@ def _repeating(
 def _short_run(
     fewer: Scenario, layout: Layout, period: Period, site: Site, simulated: Callable[[Scenario, Layout], Simulated]
 ) -> tuple[Simulated, Repetition]:
-    """A step of few microbatches, and what repeats itself in it."""
+    """A step of few microbatches, and its repeating periods."""
     found = simulated(fewer, layout)
     return found, Repetition(found.timeline, found.bound.labels, period.microbatches, site.host)
 
@@ -254,7 +254,7 @@ def layout_of(scenario: Scenario, site: Site | None = None, session: Session | N
     if getattr(schedule, "COST_AWARE", False):
         shape = replace(shape, durations=slot_durations(scenario, schedule, shape, site or site_of(scenario)))
     named, blocks = scenario.plan.schedule, not scenario.plan.overlap.over(scenario.framework.overlap).pp
-    exchanges = blocks or catalog.is_code(named) or not isinstance(named, str)  # those of a user's code are checked
+    exchanges = blocks or catalog.is_code(named) or not isinstance(named, str)  # the exchanges of a user's code are checked
     laid_out = partial(lay_out, schedule, shape, exchanges=exchanges)
     layout = laid_out() if session is None else session.layout((schedule, exchanges, shape), laid_out)
     layout = paired(layout) if scenario.plan.exchanges_beside_compute(scenario.framework.overlap) else layout
@@ -276,7 +276,7 @@ def bound_of(scenario: Scenario, program: Program, site: Site | None = None) -> 
 
 
 def bound_first_of(scenario: Scenario, program: Program, site: Site, within: Callable[[int], None] = lambda gpus: None) -> Bound:
-    """The program bound to the scenario's cluster, or where all blocks of replicas are copies of each other, to the first."""
+    """The program bound to the scenario's cluster, or to the first block of replicas only, if all blocks are copies of it."""
     gpus = None if scenario.plan.placement is None else derived.gpus_of(scenario)
     return bind_first(program, derived.mesh_of(scenario), site, gpus=gpus, within=within)
 

@@ -25,7 +25,7 @@ from ..units import seconds
 def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) -> Durations:
     """Seconds of F, I and W of every stage and of a transfer between stages, for one microbatch alone without disturbances.
 
-    A single replica shares no state with others, so that the plan's sharding does not matter.
+    A single replica is simulated: it shares no state with others, so the plan's sharding does not matter.
     """
     layout = _one_microbatch(schedule, replace(shape, microbatches=1, splits=1))
     layout = with_vocabulary(layout, scenario.plan.vocabulary) if scenario.plan.shares_vocabulary else layout

@@ -1,4 +1,4 @@
-"""Number of training steps to simulate, and the window to measure: by default the steady state of a long run.
+"""Number of training steps to simulate, and the part of them to measure: by default the steady state of a long run.
 
 Where every rank waits for the gradient norm, a step lasts from one norm to the next. Otherwise consecutive steps overlap, and
 steps are simulated until the intervals between the starts of each rank's first operations repeat: every interval equals the

@@ -1,4 +1,4 @@
-"""The block of a summary that says where the time of a step goes: share and seconds of every cause, side by side, and the largest
+"""The block of a summary with the breakdown of the step time: share and seconds of every cause, side by side, and the largest
 wait in words.
 
 The causes exclude each other, are means over ranks, and add up to the step. All seconds of a block have the same number of
@@ -25,9 +25,9 @@ DIGITS = 5
 
 
 def time_lines(m: Metrics, clocks_s: float | None, boards: int) -> list[tuple[str, str]]:
-    """A line for each cause that takes time, what of the compute is longer than it could be, and the largest wait.
+    """A line for each cause that takes time, lines for what lengthens the compute, and the largest wait.
 
-    `clocks_s` is what sustained clocks add to the compute, where they count: those of the slowest of so many `boards`.
+    `clocks_s` is the time that sustained clocks add to the compute: the clocks of the slowest of `boards` boards.
     """
     lines: list[tuple[str, str]] = []
 

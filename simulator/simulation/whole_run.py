@@ -1,4 +1,4 @@
-"""The whole training run: how long all tokens of a job take at the measured rate, and what GPUs and energy cost."""
+"""The whole training run: duration of all tokens of a job at the measured rate, and costs of GPUs and energy."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ Change = tuple[int, int, Limit]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FlowLimits:
-    """Intervals of flows with their limits, sorted by flow and time. They cover all the time in which bytes of a flow move."""
+    """Intervals of flows with their limits, sorted by flow and time; they cover all time in which bytes of a flow move."""
 
     flow: Array
     from_ns: Array
@@ -56,7 +56,7 @@ def limits_of_flows(graph: TaskGraph, times: Times, flows: Array, *, uncontended
     shares = with_fixed_durations(graph, every=uncontended).footprint >= 0
     changes = [(flow, int(moves_ns[flow]), limit) for flow, limit in _uncontended(graph, flows[~shares[flows]], each=uncontended)]
     first_ns, last_ns = moves_ns[flows].min(initial=times.makespan_ns), times.end_ns[flows].max(initial=0)
-    meanwhile = (times.end_ns > first_ns) & (moves_ns < last_ns)  # flows that move at other times do not matter
+    meanwhile = (times.end_ns > first_ns) & (moves_ns < last_ns)  # flows outside this interval do not matter
     moving = np.flatnonzero(shares & (moves_ns < times.end_ns) & meanwhile)
     changes += _Replay(graph, set(flows[shares[flows]].tolist())).changes(moving, moves_ns, times.end_ns)
     changes.sort(key=itemgetter(0, 1))

@@ -42,8 +42,8 @@ class LinkUse:
 class Network(Traffic):
     """The traffic of the measured training steps of a run, over time.
 
-    Bytes are those of the steps. The time of their moves counts from the start of the first rank: where steps run into
-    each other, what reaches beyond it is in the step before as well, at its beginning.
+    Bytes are counted per step. Times start with the first rank's first measured step: where consecutive steps overlap, what
+    moves after the end of a step is also shown at its beginning, since the step before does the same.
     """
 
     timeline: Timeline
@@ -88,8 +88,8 @@ class Network(Traffic):
     @cached_property
     def classes(self) -> list[dict[str, Any]]:
         """Links that join the same kinds of vertices: how many, their bytes, the mean over them of the seconds that they are
-        busy (`busy_s`) and of their utilisation, the highest utilisation, and the seconds that ranks, on average, wait for
-        what such links limit (`waited_s`), and of these the seconds in which they are full (`full_s`)."""
+        busy (`busy_s`) and of their utilisation, the highest utilisation, and the seconds that a mean rank waits for
+        flows that such links limit (`waited_s`), and the part of `waited_s` in which the links are full (`full_s`)."""
         which, names = self.kinds
         limits_of = self.waiting.limits_of_groups(which)
         return [

@@ -22,7 +22,7 @@ class Traffic:
 
     cluster: Cluster
     skeleton: Skeleton
-    """The skeleton with every link in its footprints."""
+    """The skeleton whose footprints contain every link."""
     labels: tuple[Labels, ...]
     iterations: range
     """The numbers of the iterations that are counted."""

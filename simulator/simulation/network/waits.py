@@ -1,4 +1,4 @@
-"""Exposed communication by limiting links: the time that every rank waits, and the links that limit what it waits for.
+"""Exposed communication by limiting links: the time that every rank waits, and the links that limit the awaited flow.
 
 `metrics/idle.py` finds the transfer or collective that a rank waits for at each exposed instant. During its latency no bytes
 move, and no link limits it; afterwards its limit is the links that `limiting_links` finds. Latency and links together add up to
@@ -145,7 +145,7 @@ def waiting(result: Result) -> Waiting:
 
 
 def links_of_limits(result: Result) -> tuple[Callable[[Limit], tuple[int, ...]], Array]:
-    """A function that maps a limit to links of the cluster, and for each link of the cluster that of the simulated graph."""
+    """A function that maps a limit to links of the cluster, and the link of the simulated graph for each link of the cluster."""
     simulated, links = result.engine_timeline.expansion.skeleton, result.site.cluster.wiring.links
     if len(simulated.link_profile) == links and not result.bound.copies:
         return attrgetter("links"), np.arange(links)
