@@ -110,7 +110,7 @@ def topology(cluster: Cluster, *, listed: bool = True, long: bool = False) -> To
 
 
 def _diameter(cluster: Cluster, across: Diameter, routes: Sequence[RouteClass]) -> str:
-    """The links on the longest of all shortest paths, how it was searched for, and how many links the routes of traffic take."""
+    """Number of links on the longest of all shortest paths, how it was found, and the number of links on routes of traffic."""
     sampled = "" if across.exact else f", sampled from {across.sources} of {counted(cluster.gpus, 'GPU')}"
     longest = max((route.hops[1] for route in routes), default=0)
     taken = f"; the routes of traffic have up to {longest}" if longest > across.hops else ""

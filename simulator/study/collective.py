@@ -1,4 +1,4 @@
-"""The study of one collective on a cluster, for every requested size: the table that users of nccl-tests know.
+"""Times of one collective on a cluster, for every requested size, in the table format of nccl-tests.
 
 The collective runs through the same binding and the same engine as the collectives of a training step, one size after another.
 """
@@ -68,9 +68,9 @@ LEGAL = {
     "library": of_type(str, "is no name", f"such as {NCCL}"),
     "fidelity": one_of(*get_args(Collectives)),
 }
-"""Values that sizes, numbers of GPUs and the other options may have."""
+"""Legal values of sizes, numbers of GPUs and the other options."""
 Listed = list[int] | tuple[int, ...] | range | Array
-"""GPUs that are named themselves."""
+"""GPUs that are named one by one."""
 LISTED = (list, tuple, range, np.ndarray)
 DECLARED_BY = {"nvls": "nvls_efficiency under inside:", "sharp": "sharp: true under across:"}
 """The lines of a fabric's file that declare that switches reduce."""
@@ -155,13 +155,13 @@ def collective(
     nodes: int | None = None, algorithm: str = AUTO, fidelity: str = "fluid", pieces: int | None = None, library: str = NCCL,
     matrix: ArrayLike | None = None, long: bool = False, expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> CollectiveTable:  # fmt: skip
-    """Times a collective without contention, for every size, on so many GPUs of a cluster, spread evenly over so many nodes.
+    """Times a collective without contention, for every size, on `gpus` GPUs of a cluster, spread evenly over `nodes` nodes.
 
-    `gpus` may also be the GPUs themselves, a list or an array in the order of the ranks; then `nodes` stays out. `auto` takes the
-    algorithm that the library would. Pipelined algorithms cut the payload into so many pieces, or infinitely fine. An alltoall
-    takes a `matrix` in place of sizes: entry (i, j) is what rank i has for rank j, in bytes. It is a single row, whose size is
-    what a rank holds on average.
-    What is estimated to take longer than 30 s or more than 4 GiB is refused, unless `long` says that it may.
+    `gpus` may also be a list or an array of GPU numbers in the order of the ranks; then `nodes` is not given. `auto` takes the
+    algorithm that the library would. Pipelined algorithms cut the payload into `pieces` pieces, or infinitely fine. An alltoall
+    takes a `matrix` in place of sizes: entry (i, j) is the number of bytes that rank i sends to rank j. The result then has one
+    row, whose size is the mean number of bytes that a rank holds.
+    Work that is estimated to take longer than 30 s or more than 4 GiB is refused, unless `long` allows it.
     """
     must_be(cluster, Cluster, "cluster", "a cluster", 'sim.cluster("dgx-h100", nodes=8)')
     if kind not in KINDS:
@@ -218,7 +218,7 @@ def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) 
 
 
 def _named(gpus: Listed, cluster: Cluster, nodes: int | None) -> Array:
-    """The GPUs that were named themselves, each checked to be one of the cluster that was not named before."""
+    """The GPUs that were named one by one, after a check that each is in the cluster and was named once."""
     if nodes is not None:
         raise UserError(f"nodes: {nodes}, and the GPUs by themselves say on which nodes they are", hint="leave nodes out")
     hint = f"a list such as [0, 1]: {cluster.name} has GPUs 0 to {cluster.gpus - 1:,}"

@@ -43,7 +43,7 @@ class Comparison(Summarised):
 
     @cached_property
     def scenario(self) -> dict[str, Values]:
-        """The fields of the scenarios that differ; of one that a scenario may leave open, what it then stands for."""
+        """The fields of the scenarios that differ; a field that may be left open has the value that it then stands for."""
         given = [{**dict(_flat(_fields(run))), **dict(_hardware_and_model(run))} for run in self.runs.values()]
         resolved = self._differing([{**fields, **_resolved(run)} for fields, run in zip(given, self.runs.values(), strict=True)])
         return {name: resolved[name] for name in self._differing(given) if name in resolved}
@@ -89,7 +89,7 @@ class Comparison(Summarised):
 
 
 def compare(runs: Mapping[str, Run]) -> Comparison:
-    """The comparison of runs that have names."""
+    """The comparison of named runs."""
     must_be(runs, Mapping, "runs", "runs by name", EXAMPLE)
     for name, run in runs.items():
         must_be(run, Run, f"runs[{name!r}]", "a run", EXAMPLE)
@@ -104,7 +104,7 @@ def _in_words(perturbation: Mapping[str, Any] | None, placement: Sequence[int] |
 
 
 def _fields(run: Run) -> dict[str, Any]:
-    """The fields of a scenario, with what a word stands for where a field may be a word or a mapping."""
+    """The fields of a scenario; where a field may be a word or a mapping, the word is replaced by its mapping."""
     record, plan = run.scenario.as_dict(), run.scenario.plan
     full: dict[str, Any] = {"sharding": plan.full_sharding, "recompute": plan.recomputation, "offload": plan.offloading}
     record["plan"] |= {name: _plain(value) for name, value in full.items()}
@@ -123,7 +123,7 @@ def _resolved(run: Run) -> dict[str, Any]:
 
 
 def _hardware_and_model(run: Run) -> Iterator[tuple[str, Any]]:
-    """What a scenario names, field by field, as two files may say other things under one name."""
+    """The parts that a scenario names, field by field, since two files of one name may differ in content."""
     model, cluster = run.scenario.model, run.scenario.cluster
     parts: dict[str, Any] = {"model": model, "cluster.gpu": cluster.gpu}
     for name, part in parts.items():

@@ -1,4 +1,4 @@
-"""Critical path of a step: the chain of tasks that each waited for the one before, from the end of the step back to its begin.
+"""Critical path of a step: the chain of tasks that each waited for the one before, from the end of the step back to its start.
 
 The path begins at the event that closes the measured steps and goes back, at each task to the predecessor (streams included) for
 which it waited longest, by end plus tail, until the time of the event that opens them. Its segments follow one another without a
@@ -40,7 +40,7 @@ class Segment:
     category: str
     """`compute`, `optimizer` or `launches`; for communication its axis."""
     link: str
-    """The full link that bytes of the operation wait for, of several the first; "" where none is full, or no byte moves."""
+    """The full link that bytes of the operation wait for, the first of several; "" if none is full, or no byte moves."""
     from_ns: int
     until_ns: int
 

@@ -1,8 +1,7 @@
 """The workers of a Dask cluster as an executor of `concurrent.futures`.
 
-Client, scheduler and workers exchange pickles, which can run any code: the address is one that the user typed, and is trusted
-like code. A worker that ends is made up for by the scheduler, which hands its tasks to others. If the scheduler ends, so does the
-work.
+Client, scheduler and workers exchange pickles, which can run any code: the user typed the address, and it is trusted like code.
+If a worker ends, the scheduler gives its tasks to other workers. If the scheduler ends, the work ends.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 
 SCHEME = "dask://"
 CONNECT_S, WORKER_S, CLOSE_S = 10.0, 60.0, 1.0
-"""Time that a scheduler has to answer, that its first worker has to come, and that a client has to say goodbye."""
+"""Time limits of the scheduler's answer, of the arrival of its first worker, and of the close of the client."""
 FORGET_S, MOST_ASKED = 0.001, 10_000
-"""Time between two questions whether the scheduler has forgotten a result, and the most of them."""
+"""Interval at which the scheduler is asked whether it has released a result, and the largest number of questions."""
 RESUME = "with a store --resume goes on where it was"
 
 
@@ -35,7 +34,7 @@ T = TypeVar("T")
 class _Workers(Executor):
     """The workers of a scheduler. A result is given only when the scheduler has forgotten it.
 
-    Dask's own executor lets go of results some time after they have come: a worker that ends before makes the scheduler do such a
+    Dask's own executor releases a result some time after it has arrived. If the worker ends in between, the scheduler runs the
     task again, although its result is known and may have been committed.
     """
 
@@ -84,12 +83,12 @@ def connected(address: str) -> Iterator[tuple[Executor, int]]:
             raise SimulatorError(f"the Dask scheduler at {from_scheme} ended", hint=f"start it anew; {RESUME}") from None
         raise
     finally:
-        with suppress(Exception):  # a scheduler that is gone cannot say goodbye
+        with suppress(Exception):  # the scheduler may be gone already
             client.close(CLOSE_S)
 
 
 def _client(address: str) -> Client:
-    """A connection to a scheduler. What the library has to say about lost ones is said by us."""
+    """A connection to a scheduler. The library's own messages about lost connections are replaced by ours."""
     if find_spec("distributed") is None:
         raise UserError("dask:// needs Dask, which is not installed", hint="pip install '.[dask]'")
     from distributed import Client

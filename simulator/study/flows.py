@@ -1,4 +1,4 @@
-"""The study of bare flows over a bare graph: only the fluid model of the engine, without a training step.
+"""Flows over a graph of links: only the fluid model of the engine, without a cluster or a training step.
 
 The solver and the engine are those of all runs. Tick and quantum are so fine that rounding is invisible in comparisons with exact
 solutions: a tick is 2^-64 of the shortest flow's time, the slowest link moves 2^64 quanta in that time, and both are finer still
@@ -35,9 +35,9 @@ MOST_FAULTS = 1000
 """Most faults that are collected: a file with more faults usually repeats one fault."""
 PRECISION_BITS = 64
 ROUNDED_WORK_BITS, ROUNDED_RATE_BITS = 60, 31
-"""Of cases that are counted in 64 bits: what the longest flow has to move, and what the fastest link moves in a tick."""
+"""For cases counted in 64 bits: limits of the quanta of the longest flow, and of the quanta of the fastest link per tick."""
 LEAST_TICKS, LEAST_RATE = 1 << 17, 1 << 20
-"""What the shortest flow takes at least, and the slowest link moves in a tick at least, if a case is to be counted in 64 bits."""
+"""For cases counted in 64 bits: fewest ticks of the shortest flow, and fewest quanta of the slowest link per tick."""
 LONGEST_ROUTE = 1 << 12
 """Most links of a route in such a case, which might all be the same link."""
 KEYS = {"capacity_Bps": "5e10", "latency_s": "1e-6", "start_s": "0.5", "size_B": "1e9", "route": "[0, 1]"}
@@ -108,7 +108,7 @@ def effort_of(case: Case, *, rounded: bool = False) -> Effort:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What the integers of a graph of tasks count."""
+    """The units that the integers of a task graph count."""
 
     ticks_per_s: Fraction
     quanta_per_byte: Fraction
@@ -203,14 +203,14 @@ class Ends:
     name: str
     end_s: tuple[float, ...]
     rounded: bool = False
-    """Whether they are rounded, to about a millionth."""
+    """Whether the end times are rounded, to about a millionth."""
 
 
 def flows(cases: str | Path | Iterable[Case], *, long: bool = False, expect: Expect = no_progress) -> list[Ends]:
     """The end times of bare flows over bare graphs, given as cases or as a file of cases, with max-min fair sharing of links.
 
-    They are exact but for the last digits of a float. Of a case that would take longer than is done unasked, the compiled engine
-    computes ends that are rounded to about a millionth, where it is installed and the case fits into its integers.
+    They are exact to the last digits of a float. For a case above the limit of effort, the compiled engine computes end times
+    that are rounded to about a millionth, if it is installed and the case fits into its integers.
     """
     known = read_cases(Path(cases)) if isinstance(cases, (str, Path)) else _checked(cases)
     limits = Limits(long=long, expect=expect)
@@ -295,7 +295,7 @@ def _checked(cases: Iterable[Case]) -> list[Case]:
 
 
 def _rows_of(case: Case) -> dict[str, list[dict[str, Any]]]:
-    """The links and the flows of a case, as a file has them but for the names in Python."""
+    """The links and the flows of a case in the form of a file, but with the field names of Python."""
     examples = {"capacity_bytes_per_s": "(5e10,)", "latency_s": "(1e-6,)", "flows": "(Flow(0.0, 1e9, (0,)),)"}
     capacity, latency, flows = (
         list(map(_plain, must_be(getattr(case, name), LISTED, name, "a tuple", example))) for name, example in examples.items()
@@ -310,7 +310,7 @@ def _rows_of(case: Case) -> dict[str, list[dict[str, Any]]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value with the numbers of numpy as those of Python, and a route as a list."""
+    """A value with numpy numbers converted to Python numbers, and a route to a list."""
     if isinstance(value, LISTED):
         return list(map(_plain, value))
     return value.item() if isinstance(value, np.generic) else value

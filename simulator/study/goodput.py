@@ -1,7 +1,7 @@
 """Goodput: how much of its time a long run makes progress, between failures, checkpoints, restarts and stragglers.
 
 The step is simulated, once as planned and once with a slow GPU; the bytes of a checkpoint come from the account of memory; the
-rest is the renewal model. All bytes of a checkpoint are written once, an equal part by every node, and read alike.
+rest is the renewal model. All bytes of a checkpoint are written once, an equal part by every node, and read in the same way.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .reliability import Reliability, read
 from .renewal import Interruptions, Shares, best_interval_s, daly_s, failures_per_s, shares, waiting_fraction, young_s
 
 WITHIN_NODES = ("gpu", "nic", "nvswitch", "pcie", "cpu", "memory")
-"""Kinds of vertices of a cluster that are no switches of its network."""
+"""Kinds of vertices of a cluster that are not switches of its network."""
 NODE_PARTS = ("gpu", "nic")
 """Components whose failure takes a node out of service."""
 WORDS = {
@@ -62,7 +62,7 @@ class Goodput(Summarised):
     """Number of components of each kind that may fail."""
     saving: Saving
     slowed_step_s: float
-    """Time of a step with one slow GPU; the step itself where none is ever slow."""
+    """Step time in seconds with one slow GPU; the normal step time without stragglers."""
 
     @cached_property
     def rates_per_s(self) -> dict[str, float]:
@@ -80,7 +80,7 @@ class Goodput(Summarised):
 
     @cached_property
     def best_s(self) -> float:
-        """The interval that keeps most training, at least a step."""
+        """The interval between checkpoints with the highest ETTR, in seconds; at least a step."""
         return best_interval_s(self.job, self.run.metrics.step_time_s)
 
     @property
@@ -107,12 +107,12 @@ class Goodput(Summarised):
 
     @property
     def ettr(self) -> float:
-        """Effective training time ratio: the fraction of the time that is training which is kept."""
+        """Effective training time ratio: the fraction of the time spent on training that is kept."""
         return self.time.trained
 
     @cached_property
     def speed(self) -> float:
-        """Mean speed of training, as stragglers leave it."""
+        """Mean speed of training with stragglers, as a fraction of the speed without them."""
         slow = self.reliability.stragglers
         if slow.gpu is None:
             return 1.0
@@ -121,7 +121,7 @@ class Goodput(Summarised):
 
     @property
     def goodput(self) -> float:
-        """Steps that are kept, as a fraction of those that the time would hold without any interruption or straggler."""
+        """Kept steps, as a fraction of the steps that the same time would hold without interruptions and stragglers."""
         return self.ettr * self.speed
 
     @property
@@ -207,11 +207,11 @@ def goodput(
     days: int = 30,
     long: bool = False,
 ) -> Goodput:
-    """The effective time of a scenario, or of its run, with failures as often as `mtbf` says, of one GPU or by kind of component:
-    {"gpu": "50000 h", "switch": "35 in 54 d of 513"}.
+    """The effective time of a scenario or a run. `mtbf` is the mean time between failures of one GPU, or of one component of each
+    kind: {"gpu": "50000 h", "switch": "35 in 54 d of 513"}.
 
-    `checkpoint` may have interval, kind, node and storage, `recovery` detection, restart, spares and repair, and
-    `stragglers` gpu, speed and lasts; durations and rates are texts with units, as in files.
+    `checkpoint` may have the keys interval, kind, node and storage, `recovery` detection, restart, spares and repair, and
+    `stragglers` gpu, speed and lasts; durations and rates are strings with units, as in files.
     """
     parts = {"checkpoint": checkpoint, "recovery": recovery, "stragglers": stragglers}
     given = {"mtbf": {"gpu": mtbf} if isinstance(mtbf, str) else _plain(mtbf), "days": days}
@@ -220,12 +220,12 @@ def goodput(
 
 
 def _plain(part: object) -> object:
-    """A mapping as a file has it. Anything else is left for the reader to refuse."""
+    """A mapping in the form of a file. Anything else is returned as it is, for the reader to refuse."""
     return dict(part) if isinstance(part, Mapping) else part
 
 
 def goodput_of(scenario: str | Path | Scenario | Run, given: Reliability, *, long: bool = False) -> Goodput:
-    """The goodput of a scenario, or of its run, with a reliability that was read."""
+    """The goodput of a scenario or a run, with values of reliability that were read before."""
     if isinstance(scenario, (str, Path)):
         scenario = load_one(scenario)
     must_be(scenario, (Scenario, Run), "scenario", "a scenario or a run", 'sim.goodput("llama3-70b-64xh100", "50000 h")')
@@ -240,7 +240,7 @@ def goodput_of(scenario: str | Path | Scenario | Run, given: Reliability, *, lon
 
 
 def _check(found: Goodput) -> None:
-    """Raises `UserError` for a job without failures and interval, or with checkpoints faster than steps, or than the storage."""
+    """Raises `UserError` without failures and interval, or for checkpoints more often than steps or storage allow."""
     job, given_s, step_s = found.job, found.reliability.checkpoint.interval_s, found.run.metrics.step_time_s
     if given_s is None and not job.rate_per_s:
         message = "neither a failure rate nor an interval between checkpoints was given: without failures no interval is the best"
@@ -257,10 +257,10 @@ def _check(found: Goodput) -> None:
 
 
 def _components(run: Run) -> dict[str, int]:
-    """Number of components of each kind of which a failure stops the job."""
+    """Number of components of each kind whose failure stops the job."""
     cluster = run.scenario.cluster
     nodes = -(-run.gpus // cluster.gpus_per_node)
-    switches = sum(measure.switches(cluster).values())  # the graph pools equal ones that traffic is sprayed over
+    switches = sum(measure.switches(cluster).values())  # also those that the graph pools
     if cluster.shape_name == "explicit":
         switches = sum(part.count for part in cluster.wiring.vertices if part.kind not in WITHIN_NODES)
     return {"gpu": run.gpus, "nic": nodes * cluster.nics_per_node, "switch": switches, "job": 1}
@@ -284,7 +284,7 @@ def _saving(run: Run, given: Reliability) -> Saving:
 
 
 def written(options: Mapping[str, Any]) -> Reliability:
-    """A reliability from the options of the command line, as places with their values and the options that gave them."""
+    """A reliability from the options of the command line: places with their values, and the options that set them."""
     document = Document.of({})
     for place, (value, mark) in options.items():
         document = document.changed(tuple(place.split(".")), value, mark)

@@ -1,8 +1,8 @@
 """Grids of scenarios: fields with several values each, and every combination of the values.
 
 A field has its dotted name, as for `--set`. All faults of the fields and of their values are reported together before anything is
-simulated: names that do not exist, values of a wrong type. Values that are legal by themselves and inconsistent in combination
-are no faults of a grid, but points of it that cannot run.
+simulated: names that do not exist, values of a wrong type. Values that are legal by themselves but inconsistent in combination
+are not faults of the grid: these points are reported as unable to run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Axis:
         return place_of(self.name)
 
     def mark(self, value: Any) -> Mark:
-        """Where a value came from, for messages."""
+        """The origin of a value, for messages."""
         return Mark(f"{self.option} {self.name}={said(value)}".strip())
 
 
@@ -100,7 +100,7 @@ def grid(
 
 
 def said(value: Any) -> str:
-    """A value of a field as one would type it."""
+    """A value of a field as a user would type it."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
@@ -109,7 +109,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def axes_of(over: Iterable[str] | Mapping[str, Sequence[Any]]) -> tuple[tuple[Axis, ...], list[Fault]]:
-    """The axes that are written as they should be, and the faults of the others."""
+    """The axes that are well-formed, and the faults of the others."""
     if isinstance(over, (str, bytes)) or not isinstance(over, Iterable):
         hint = 'over={"plan.tp": [1, 2, 4, 8]} or over=["plan.tp=1,2,4,8"]'
         raise UserError(f"over is {described(over)}, not fields with their values", hint=hint)
@@ -150,7 +150,7 @@ def _axis(given: str | tuple[str, Sequence[Any]]) -> Axis:
 
 
 def _parts(text: str) -> list[str]:
-    """The parts of a text between commas, but for commas inside brackets or quotes."""
+    """The parts of a text between commas, apart from commas inside brackets or quotes."""
     parts, open_, quote = [""], list[str](), ""
     for letter in text:
         if quote:
@@ -169,7 +169,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _faults_of_values(grid: Grid, trust: Trust) -> list[Fault]:
-    """The faults that a value has by itself, tried with the first value of every other field."""
+    """The faults of each value by itself, tried with the first value of every other field."""
     faults: dict[tuple[str, str], Fault] = {}
     first = tuple(axis.values[0] for axis in grid.axes)
     for number, axis in enumerate(grid.axes):

@@ -1,10 +1,10 @@
 """Idle time of a step by cause and place: every idle instant of every rank has one cause.
 
-`metrics/idle.py` tells bubble, imbalance of groups, transfers, launches and the optimizer apart. Here transfers are divided by
-the links that are full meanwhile, and the bubble is divided. It is warm-up until the first backward slot begins, drain
-after its last forward slot has ended, and dependency in between, as far as the rank would wait there too if the slots of all
-ranks took as long as those of the median rank: that pipeline is simulated. What is beyond it is stage imbalance, and names the
-stage whose rank computes for longest.
+`metrics/idle.py` distinguishes bubble, imbalance of groups, transfers, launches and the optimizer. This module divides transfers
+by the links that are full meanwhile, and the bubble into parts: warm-up until a rank's first backward slot begins, drain after
+its last forward slot has ended, and dependency in between. Only the time that the rank would also wait if the slots of all ranks
+took as long as those of the median rank counts as one of these; that pipeline is simulated. The excess is stage imbalance, and
+names the stage whose rank computes for longest.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Cause(NamedTuple):
 
     name: str
     stage: int = -1
-    """Of an imbalance, the stage that is waited for."""
+    """For an imbalance, the stage that ranks wait for."""
     rank: int = -1
-    """Of an imbalance, the rank that is waited for, or one that behaves like it."""
+    """For an imbalance, the rank that others wait for, or one that behaves like it."""
     links: str = ""
-    """Of an axis, the kinds of the full links that bytes wait for, such as `nic > leaf`; "" where none is full."""
+    """For an axis, the kinds of the full links that bytes wait for, such as `nic > leaf`; "" if none is full."""
 
     @property
     def place(self) -> str:
@@ -62,7 +62,7 @@ class IdleTime:
     ns: Array
 
     def mean_s(self, name: str) -> float:
-        """Seconds of a step by a cause, whatever its place, on a mean rank."""
+        """Seconds of a step due to a cause, in all places together, on a mean rank."""
         chosen = [number for number, cause in enumerate(self.causes) if cause.name == name]
         return self.result.observation.mean_s(self.ns[:, chosen].sum(axis=1))
 
@@ -156,7 +156,7 @@ def _slot_ns(result: Result) -> Array:
 
 
 def _median(ns: Array, multiplicity: Array) -> Array:
-    """Of each column the value of the median rank, of an even number of ranks the lower one of two."""
+    """The value of the median rank in each column; the lower of two for an even number of ranks."""
     order = np.argsort(ns, axis=0, kind="stable")
     reached = np.cumsum(multiplicity[order], axis=0)
     middle = (2 * reached >= reached[-1]).argmax(axis=0)

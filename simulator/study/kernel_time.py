@@ -1,4 +1,4 @@
-"""The study of the time of one kernel: the kernel that a user describes by options, its shape, and its predicted time."""
+"""Time of one kernel: the kernel that a user describes by options, its shape, and its predicted time."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class KernelTime(Summarised):
 
     @property
     def _times(self) -> list[tuple[str, str]]:
-        """Both times of the kernel, the one that was asked for first and with its error."""
+        """Both times of the kernel; the requested one is first, and has its error."""
         burst = (f"time, burst of {BURST:.0f} launches", f"{self.burst_us:,.2f} us")
         sustained = ("time, sustained", f"{self.sustained_us:,.2f} us, as in a step of one GPU")
         (name, value), other = (burst, sustained) if self.power == "burst" else (sustained, burst)
@@ -157,8 +157,8 @@ class _Request:
 def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -> KernelTime:
     """Times a kernel on a GPU: a GEMM by `m`, `n` and `k`, attention by `seq` and `heads`, a memory-bound operator by `m`, `n`.
 
-    `library` names whose kernels, `eager` splits operators as an eager framework does, `profile` is the file of a calibration.
-    `power` is `burst` for the time in a short loop of launches, as tables hold, or `sustained` for that within a step.
+    `library` names the kernels' software, `eager` splits operators as an eager framework does, `profile` is the file of a
+    calibration. `power` is `burst` for the time in a short loop of launches, as in tables, or `sustained` for the time in a step.
     """
     legal_values.check("a kernel", {"op": op, "gpu": gpu, "dtype": dtype, **options}, LEGAL)
     chosen = options.pop("power", "burst")
@@ -230,7 +230,7 @@ def _launched(asked: _Request, kernel: Shape, by: Estimator) -> Estimate:
 
 
 def _check_options(asked: _Request, kernel: Shape, by: Estimator) -> None:
-    """Raises `UserError` for options without a meaning for a kernel, and for libraries without such a kernel."""
+    """Raises `UserError` for options that do not apply to the kernel, and for libraries without such a kernel."""
     library, family = by.options.library, kernel.family
     unfused = (UNFUSED,) if family == "attention" else ()
     useful = (*OPTIONS_OF[family], *(("eager",) if library in unfused else ()))

@@ -1,4 +1,4 @@
-"""Values that the options of a function in Python may have, where no file and no command line has checked them."""
+"""Legal values of the options of Python functions, which no file reader and no command line has checked."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..errors import Fault, UserError, described, did_you_mean
 from ..fields import LEAST_FACTOR
 
 MOST_SIZE, MOST_SCALAR = 2**31, 1000
-"""The largest size of a kernel, and how much longer every kernel may take on one machine than on others."""
+"""The largest size of a kernel, and the largest factor by which all kernels of one machine may take longer than on others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Legal:
-    """Which values an option may have."""
+    """The legal values of an option."""
 
     holds: Callable[[Any], bool]
     fault: str
-    """What is said of another value: that it `is no count`."""
+    """The message about an illegal value, such as `is no count`."""
     hint: str
     may_be_open: bool = False
     """Whether None stands for a default."""
@@ -36,7 +36,7 @@ class Legal:
         return replace(self, may_be_several=True)
 
     def wrong(self, value: Any) -> list[Any]:
-        """What of a value is not legal."""
+        """The fault of a value; None for a legal one."""
         if value is None and self.may_be_open:
             return []
         several = value if self.may_be_several and isinstance(value, (list, tuple)) and value else [value]
@@ -49,7 +49,7 @@ def is_number(value: Any) -> bool:
 
 
 def count(most: int) -> Legal:
-    """A whole number from one on."""
+    """A positive whole number."""
 
     def holds(value: Any) -> bool:
         return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= most
@@ -82,7 +82,7 @@ def of_type(kind: type, fault: str, hint: str) -> Legal:
 
 def check(of: str, options: Mapping[str, Any], known: Mapping[str, Legal], other_names: Mapping[str, str] | None = None) -> None:
     """Raises `UserError` with all options `of` something that do not exist, or whose values are not legal; `other_names` are
-    those that options have elsewhere."""
+    names that the same options have elsewhere."""
     faults = []
     for name, value in options.items():
         legal = known.get(name)

@@ -131,7 +131,7 @@ def explained(run: Run, rank: int | None = None) -> MemoryExplained:
 
 
 def verdict(needed_bytes: float, gpu: Gpu) -> str:
-    """Whether a GPU has so much memory, and by how much it has more, or less."""
+    """Whether a GPU has enough memory, and by how much it has more, or less."""
     spare_bytes = gpu.memory_bytes - needed_bytes
     if spare_bytes >= 0:
         return f"fits with {show_bytes(spare_bytes)} to spare"

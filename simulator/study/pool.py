@@ -1,7 +1,7 @@
-"""Workers that answer questions one after the other, a few handed out ahead: this process, others of this machine, or a cluster.
+"""Pools of workers that run calls, a few submitted ahead: this process, other processes of this machine, or a cluster.
 
-Every pool is an executor in the sense of `concurrent.futures`, so that one from elsewhere serves as well. What is asked of an
-executor carries the version of the program: a worker with other code refuses, rather than answer something else.
+Every pool is an executor in the sense of `concurrent.futures`, so that a user's own executor can be used too. Calls sent to such
+an executor carry the version of the program: a worker with different code refuses them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def cores() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Who answers: a number of processes of this machine, one of which is this process itself; or else an executor, given as
-    an object of `concurrent.futures`, or as the address of a Dask scheduler. An object is handed `number` tasks at a time."""
+    """The workers: a number of processes of this machine, including this process itself, or else an executor, given as an
+    object of `concurrent.futures` or as the address of a Dask scheduler. An object gets `number` tasks at a time."""
 
     number: int = 1
     executor: Executor | str | None = None
@@ -45,7 +45,7 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Workers that are ready. Without an executor this process answers."""
+    """Workers that are ready. Without an executor this process runs the calls."""
 
     number: int
     executor: Executor | None = None
@@ -53,9 +53,9 @@ class Pool:
     """Whether the version of the program is compared, since its workers may have another."""
 
     def answers(self, tasks: Iterator[tuple[Any, Call]], ahead: int) -> Iterator[tuple[Any, Any]]:
-        """The results of calls by the keys that stand before them, as they come; at most `ahead` per worker are handed out.
+        """The results of calls with the keys of the calls, as they come; at most `ahead` per worker are submitted.
 
-        `tasks` may end and go on again: it is asked anew after every result, which may have led to more.
+        `tasks` may be exhausted and continue later: it is polled again after every result, which may have added tasks.
         """
         if self.executor is None:
             return ((key, function(*arguments)) for key, (function, arguments) in tasks)
@@ -79,7 +79,7 @@ class Pool:
 
 @contextmanager
 def opened(workers: Workers, hint: str = "") -> Iterator[Pool]:
-    """The workers, ready until the block ends. The hint is for those that end before they are done."""
+    """The workers, ready until the block ends. The hint is part of the error for workers that end too early."""
     number, executor = workers.number, workers.executor
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise UserError(f"{shown(number)} workers cannot work", hint="at least 1")
@@ -114,7 +114,7 @@ def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def same_program(asked: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function in a worker, if the worker has the program of who asks."""
+    """Calls a function in a worker, if the worker runs the same version of the program as the caller."""
     if version() != asked:
         message = f"a worker has another program or other data (version {version()}, not {asked})"
         raise SimulatorError(message, hint="install the same version of the simulator on every worker, and start them anew")
@@ -122,7 +122,7 @@ def same_program(asked: str, function: Callable[..., Any], *arguments: Any) -> A
 
 
 def _start() -> None:
-    """Prepares a worker. Ctrl-C reaches it too, and the process that collects the results ends it."""
+    """Prepares a worker. It ignores Ctrl-C, which reaches it too: the process that collects the results ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -130,7 +130,7 @@ def _start() -> None:
 
 
 def _end_with_parent() -> None:
-    """Ends this worker when the process that started it is gone: killed, it could not say so."""
+    """Ends this worker when the process that started it is gone: a killed process cannot end its workers."""
     if parent := parent_process():
         parent.join()
         os._exit(ENDED)

@@ -1,4 +1,4 @@
-"""The session of a process that simulates many scenarios of few models, as a search does: they share what one of them finds.
+"""The session of a process that simulates many scenarios of few models, as a search does, and reuses intermediate results.
 
 A session keeps times of kernels, algorithms, routes and operations of slots; what it keeps of each is bounded
 (`simulation/session.py`). Orders of slots are by far the largest of these for plans with many microbatches, and few plans of a
@@ -35,5 +35,5 @@ class ProcessSession(Session):
 
 @lru_cache(maxsize=1)
 def of_this_process() -> ProcessSession:
-    """The session of this process, which is that of all searches and validations that it takes part in."""
+    """The session of this process, shared by all searches and validations that the process takes part in."""
     return ProcessSession()

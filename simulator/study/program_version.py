@@ -1,4 +1,4 @@
-"""The version of the program: a hash of its code and of all data that predictions read, so that no result of another is taken."""
+"""The version of the program: a hash of its code and of the data that predictions read. Results of another are not reused."""
 
 from __future__ import annotations
 

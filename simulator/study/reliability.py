@@ -1,4 +1,4 @@
-"""What interrupts a job and what it does about it, as a person writes it: failures, checkpoints, recovery, stragglers."""
+"""Reliability of a job as a user describes it: failures, checkpoints, recovery, stragglers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Mtbf(Declared):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints(Declared):
-    """When and how state is saved."""
+    """Interval, kind and storage of checkpoints."""
 
     interval_s: Annotated[Span | None, "training between two checkpoints; None for the best interval"] = None
     kind: Annotated[Literal["sync", "async"], "sync: training waits for the storage; async: for the copy to the host only"] = (
@@ -43,7 +43,7 @@ class Checkpoints(Declared):
 
 @dataclass(frozen=True, slots=True)
 class Recovery(Declared):
-    """What follows a failure."""
+    """Detection of failures, restart, spare nodes and repair."""
 
     detection_s: Annotated[Span, "time until a failure is noticed"] = 5.0 * MINUTE_S
     restart_s: Annotated[Span, "time to start the job anew, besides reading the checkpoint"] = 10.0 * MINUTE_S
@@ -53,7 +53,7 @@ class Recovery(Declared):
 
 @dataclass(frozen=True, slots=True)
 class Stragglers(Declared):
-    """GPUs that are slow for a while, for which all others wait."""
+    """GPUs that are slow for a while; all others wait for them."""
 
     gpu: Annotated[Between, "mean time between two slow spells of one GPU; None for none"] = None
     speed: Annotated[float, Limits(ge=0.001, le=1), "speed of a slow GPU"] = 0.8
@@ -62,7 +62,7 @@ class Stragglers(Declared):
 
 @dataclass(frozen=True, slots=True)
 class Reliability(Declared):
-    """All that a job's effective time depends on besides its step."""
+    """Everything besides the step time that a job's effective time depends on."""
 
     mtbf: Annotated[Mtbf, "failures"] = field(default_factory=Mtbf)
     checkpoint: Annotated[Checkpoints, "checkpoints"] = field(default_factory=Checkpoints)

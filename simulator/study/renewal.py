@@ -7,7 +7,7 @@ pause. Between two moments at which a checkpoint becomes whole the expected time
 
     (1/rate + detection) exp(rate (restart + write)) (exp(rate (interval + pause)) - 1).
 
-Without detection and writing beside training this is the complete model of Daly (A higher order estimate of the optimum
+Without detection time and with synchronous writing this is the complete model of Daly (A higher order estimate of the optimum
 checkpoint interval for restart dumps, Future Generation Computer Systems 22, 2006), whose formula for the best interval, and that
 of Young (A first order approximation to the optimum checkpoint interval, CACM 17, 1974), stand beside the minimum of this one.
 """
@@ -21,7 +21,7 @@ from ..errors import Infeasible
 from ..units import show_span
 
 MOST_EXPONENT = 100.0
-"""Failures expected between two checkpoints, from which a job is called one that never gets ahead."""
+"""Expected failures between two checkpoints from which the job is reported as making no progress."""
 HALVINGS = 200
 
 
@@ -90,7 +90,7 @@ def failures_per_s(job: Interruptions, waiting: float = 0.0) -> float:
 
 
 def best_interval_s(job: Interruptions, least_s: float = 0.0) -> float:
-    """The interval that keeps most training, at least the given one and the time of writing a checkpoint.
+    """The interval, in seconds, that keeps most training; at least `least_s`, and the time of writing a checkpoint.
 
     The fraction is largest where rate x interval = 1 - exp(-rate (interval + pause)); detection, restart and writing do not
     matter. The difference of both sides grows with the interval.

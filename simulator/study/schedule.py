@@ -1,4 +1,4 @@
-"""The study of a bare schedule in unit times: makespan, bubble by the three definitions of the papers, and peak activations.
+"""A bare schedule in unit times: makespan, bubble by the three definitions of the papers, and peak activations.
 
 A slot is a task on the stream of its rank. A crossing between ranks is a task with the given latency on a stream of its own; a
 crossing within a rank is free. The engine is that of training steps.
@@ -26,7 +26,7 @@ from ..program.slot import Box, Durations, Pair, Slot, slots_of
 from ..units import counted
 
 MOST_TICKS = 1 << 60
-"""All boxes and all crossings, one after the other, take at most so many ticks."""
+"""Largest total length of all boxes and crossings, in ticks."""
 MOST_BOXES_WITH_MEMORY = 20_000
 """Most boxes for which the record of an evaluation includes the memory over time; longer records are of no use to readers."""
 
@@ -112,7 +112,7 @@ class Evaluation(Summarised):
 
     @property
     def summary(self) -> list[tuple[str, str]]:
-        """The most requested numbers, with their names."""
+        """The most important numbers, with their names."""
         shape, busy, spans = self.layout.shape, self.busy, self.span_per_rank
         sizes = f"{counted(shape.ranks, 'rank')} x {counted(shape.chunks, 'chunk')}, {counted(shape.microbatches, 'microbatch')}"
         longest, overhead = max(spans), self.makespan / max(busy) - 1

@@ -1,4 +1,4 @@
-"""Options of a schedule in Python: their names, and the values that they may have, which are those of the command."""
+"""Options of a schedule in Python: their names and legal values, which are the same as on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study of pipeline schedules as users request them: one schedule, or a comparison of several on equal terms.
+"""Evaluation of pipeline schedules as users request it: one schedule, or a comparison of several on equal terms.
 
 In a comparison every rank has the same share of the model, however a schedule cuts it. The given durations are those of a rank's
 whole share of one microbatch. A schedule with V chunks per rank has stages of a V-th of this share; a schedule that splits

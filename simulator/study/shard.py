@@ -1,4 +1,4 @@
-"""Shards of a grid or of a space: every n-th point, for programs that know nothing of each other, each with its own file."""
+"""Shards of a grid or of a space: every n-th point, for independent processes that each write their own file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Shard:
     """One of several equal parts."""
 
     number: int = 1
-    """From 1."""
+    """Counted from 1."""
     of: int = 1
 
     def numbers(self, points: int) -> range:
-        """The numbers of its points. Neighbours stand in different shards, since neighbours take about as long."""
+        """The numbers of its points. Neighbouring points are in different shards, because they take about equally long."""
         return range(self.number - 1, points, self.of)
 
     def file(self, path: str | Path) -> Path:
-        """Its file, beside that of the whole: a.sqlite is that of a.3-of-8.sqlite and its like."""
+        """The file of this shard, beside the file of the whole: for a.sqlite it is, for example, a.3-of-8.sqlite."""
         path = Path(path)
         return path if self.of == 1 else path.with_name(f"{path.stem}.{self.number}-of-{self.of}{path.suffix}")
 
@@ -66,7 +66,7 @@ def shard_files(path: str | Path) -> list[Path]:
 
 
 def _found(path: Path) -> Iterator[tuple[Shard, Path]]:
-    """The shards of a whole that are there, by their names alone."""
+    """The existing shard files of a whole, found by their names alone."""
     for file in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
         words = file.name.removeprefix(f"{path.stem}.").removesuffix(path.suffix).split("-of-")
         if len(words) == 2 and all(word.isascii() and word.isdecimal() for word in words):

@@ -1,7 +1,7 @@
-"""A sweep: every point of a grid of scenarios simulated, in this process or in several.
+"""Sweep: simulation of every point of a grid of scenarios, in this process or in several.
 
-A point that cannot run is a row like any other: with the reason, and with the memory that it lacks where it does not fit. Workers
-get the document of a scenario and return plain numbers.
+A point that cannot run is a row too: with the reason, and with the missing memory if it does not fit. Workers get the document of
+a scenario and return plain numbers.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ HINT = "memory may have run out: try fewer --workers; with a table in SQLite --r
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a point. Without a simulation only the first three fields have values."""
+    """The outcome of a point. Without a simulation only the first three fields have values."""
 
     status: str
-    """simulated, out of memory, infeasible, or too long: work that is done only when it is asked for."""
+    """simulated, out of memory, infeasible, or too long: work that needs `long`."""
     reason: str | None = None
     over_gib: float | None = None
     """Memory that the fullest GPU, or node, lacks."""
@@ -62,7 +62,7 @@ COLUMNS = tuple(one.name for one in fields(Outcome))
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How points are simulated: whether files may name code, and whether long work is done."""
+    """Permissions for the simulation of points: whether files may name code, and whether long work is done."""
 
     trust: bool = False
     long: bool = False
@@ -108,7 +108,7 @@ def table(found: Grid, numbers: Iterable[int], result: Callable[[int], Outcome])
 
 
 def outcomes(points: Iterator[tuple[int, Document]], effort: Effort, workers: Workers) -> Iterator[tuple[int, Outcome]]:
-    """The outcomes of points, which are taken up a few ahead, by their numbers as they come."""
+    """The outcomes of points with the numbers of the points, as they come; a few points are submitted ahead."""
     tasks = ((number, (outcome, (document, effort))) for number, document in points)
     with opened(workers, HINT) as pool:
         yield from pool.answers(tasks, AHEAD)

@@ -1,9 +1,9 @@
 """Waterfall of a step: what each cause adds to it, from the step as simulated down to the time of the model's flop at peak.
 
 Causes are removed one after another, in the order of `Counterfactual.causes`; each bar is the difference of two simulated steps.
-Then all ranks compute for equally long and wait for nothing but other stages: what the step takes beyond its kernels is the
+Then all ranks compute for equally long and wait only for other stages: the time of the step beyond its kernels is the
 bubble of the pipeline at the peak of the GPUs. So the bars and the time of the model's flop at peak add up to the step. A single
-removal says what the step would lose if this cause alone were gone; such values overlap and need not add up to anything.
+removal gives the time that the step would save if this cause alone were gone; such values overlap and need not add up.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What-ifs: the same step on other hardware, or with another plan, each change by itself, beside the step as it is.
 
 `nic=x2` scales a rate of the hardware; `plan.tp=4` sets a field of the scenario, as `--set` does. Each is a simulation of the
-scenario that a user would write for it: NICs of twice the rate take the constants that NICs of this rate have. Where another link
-caps what a change can give, it is named.
+scenario that a user would write for it: NICs of twice the rate take the constants that NICs of this rate have. If another link
+limits the effect of a change, the outcome names it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ SCALED = {
     "nic": "links from NICs to their switches",
     "host": "launches of kernels and collectives",
 }
-"""What each name of the hardware makes quicker."""
+"""The part of the hardware that each name makes faster."""
 EXAMPLE = '["nic=x2", "plan.tp=4"]'
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a change does to the step; without a simulation only the reason."""
+    """The effect of a change on the step; without a simulation only the reason."""
 
     change: str
     run: Run | None
@@ -54,10 +54,10 @@ class Outcome:
     fraction: float | None
     """The part of the step that is added, negative where it gets shorter."""
     mfu: float | None
-    """Of a faster GPU, over a peak that is as much higher."""
+    """For a faster GPU, relative to its higher peak."""
     peak_memory_bytes: int | None
     note: str
-    """What caps the change, or why it cannot run; "" for nothing."""
+    """What limits the effect of the change, or why it cannot run; "" for neither."""
 
     def as_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__ if name != "run"}
@@ -146,7 +146,7 @@ def changed_scenarios(
 
 
 def _of_change(fault: Fault, change: str) -> Fault:
-    """A fault of a changed scenario, which names the option that was typed: a change is read as a setting, the last one."""
+    """A fault of a changed scenario that names the option as the user typed it; a change is read as the last setting."""
     name = change.partition("=")[0].strip()
     if fault.message.startswith("--what-if"):
         return fault
@@ -180,7 +180,7 @@ def factor_of(name: str, text: str) -> float:
 
 
 def scaled(scenario: Scenario, name: str, factor: float) -> Scenario:
-    """A scenario on hardware of which one rate is `factor` times as high."""
+    """A scenario on hardware with one rate `factor` times as high."""
     cluster = scenario.cluster
     if name == "host":
         times = {one: took_s / factor for one, took_s in asdict(scenario.framework.host).items()}

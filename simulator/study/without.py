@@ -29,7 +29,7 @@ Cause = str
 LAUNCHES, OPTIMIZER, IMBALANCE = "launches", "optimizer", "imbalance"
 RECOMPUTATION, SLOWER_CLOCKS, BELOW_PEAK = "recomputation", "sustained clocks", "kernel efficiency"
 MAY_BE_ABSENT = (LAUNCHES, OPTIMIZER, RECOMPUTATION)
-"""Causes that are in the list of every step, and that a step may have no row of."""
+"""Causes that are listed for every step, even if the step has no row of them."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ class Counterfactual:
         return self._shares[kernel]
 
     def _evened(self, own_ns: Sequence[Array]) -> list[Array]:
-        """The nanoseconds of each kernel after which all ranks compute for equally long, as long as the mean, and ranks of the
-        same program at every kernel."""
+        """Durations of kernels, in nanoseconds, with which every rank computes for as long as the mean rank; ranks of the same
+        program take equally long at every kernel."""
         timeline = self.result.engine_timeline
         graph, skeleton = timeline.expansion.graph, timeline.expansion.skeleton
         speeds = np.array([profile.value[0] for profile in graph.profiles])[graph.speed_profile]
