@@ -1,4 +1,4 @@
-"""Candidates: plans of one scenario, each with the memory of its fullest GPU, and simulated where it is proposed.
+"""Candidates: plans of one scenario, each with the memory of its fullest GPU; only the proposed ones are simulated.
 
 The memory of a candidate comes from the same account as that of a run and takes milliseconds, so that many plans are counted
 and few simulated.
@@ -27,7 +27,7 @@ from ..simulation.simulate import layout_of, simulate_scenario
 from ..units import show_bytes, show_s
 
 RECOMPUTED = ("selective", "full")
-"""What a plan recomputes where it does not fit otherwise, the cheapest first."""
+"""Recomputations that are tried for a plan that does not fit, the cheapest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Candidate:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of parameters, gradients and optimizer state that are held throughout, without what is gathered of others."""
+        """Bytes of parameters, gradients and optimizer state held throughout, without what is gathered from other ranks."""
         return self.memory.bytes_of(Holding.PARAMETERS, Holding.GRADIENTS, Holding.MASTER, Holding.MOMENTS)
 
     @property
@@ -120,8 +120,8 @@ def legal(scenario: Scenario) -> bool:
 
 
 def group_needed(scenario: Scenario) -> int | None:
-    """The group of microbatches in which the schedule of a scenario takes them, where it does not take them without."""
-    refuse = getattr(scenario.schedule, "refuse", lambda shape: None)  # other schedules take every shape
+    """The size of the groups of microbatches that the schedule of a scenario needs, if it needs groups."""
+    refuse = getattr(scenario.schedule, "refuse", lambda shape: None)  # a schedule without `refuse` supports every shape
     try:
         refuse(derived.schedule_shape(scenario))
     except OutsideDomain as refused:
@@ -130,21 +130,21 @@ def group_needed(scenario: Scenario) -> int | None:
 
 
 def candidate(scenario: Scenario, session: Session | None = None) -> Candidate | None:
-    """A scenario, with what its framework chooses, and the memory of its fullest GPU; None if its plan is not legal."""
+    """A scenario, with the choices of its framework, and the memory of its fullest GPU; None if its plan is not legal."""
     try:
         scenario = feasible.check(scenario)
     except UserError:
         return None
     if session is None:
         memory = memory_of(scenario, layout_of(scenario))
-    else:  # lowered as a simulation in this session does, which then finds the slots and their account
+    else:  # lowered as in a simulation, which then reuses the slots and their account from the session
         layout = layout_of(scenario, session=session)
         memory = memory_of(scenario, layout, partial(slots_of, scenario, layout, session.slots), kept=session.accounts)
     return Candidate(scenario, max(memory, key=attrgetter("total_bytes")))
 
 
 def with_plan(base: Scenario, **changes: Any) -> Scenario:
-    """The base with these fields of its plan changed, on all its GPUs, and without options that its plan then has no use for."""
+    """The base with these fields of its plan changed, on all its GPUs, and without options that do not apply to the new plan."""
     found = replace(base, plan=replace(base.plan, dp=None, **changes))
     return changed(found, leftovers(found))
 
@@ -178,9 +178,9 @@ def fitting(base: Scenario, plans: Iterable[Mapping[str, Any]]) -> tuple[Candida
 
 
 def proposal(candidate: Candidate, *, steps: int | None = None, long: bool = False, session: Session | None = None) -> Proposal:
-    """A candidate with its simulated step, or the mean of so many from a standing start.
+    """A candidate with its simulated step, or the mean of `steps` steps from a standing start.
 
-    Without `long`, a simulation that would take long is left out.
+    Without `long`, a simulation above the limits of effort is left out.
     """
     try:
         observed = simulate_scenario(candidate.scenario, steps=steps, long=long, session=session).observed

@@ -25,7 +25,7 @@ from .splits import Splits
 
 MOST_CHANGES = 3
 LEAST_LOSS = 0.001
-"""The smallest part of a step that is called a loss."""
+"""The smallest fraction of a step that counts as a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Loss:
     cause: str
     seconds: float
     fraction: float
-    """The part of the step."""
+    """The fraction of the step."""
     text: str
     remedy: str
-    """The best simulated change that addresses this cause; "" where none that was tried helps."""
+    """The best simulated change that addresses this cause; "" if no tried change helps."""
 
     def as_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("cause", "seconds", "fraction", "text", "remedy")}
@@ -54,7 +54,7 @@ class Explanation(Summarised):
     changes: tuple[Neighbour, ...]
     """The changes that help most, at most one for each field."""
     splits: Splits | None = None
-    """Of a pipeline, the splits of the layers that were tried."""
+    """For a pipeline, the splits of the layers that were tried."""
 
     @cached_property
     def idle(self) -> IdleTime:
@@ -104,8 +104,8 @@ def explain(run: Run, *, long: bool = False) -> Explanation:
     """The explanation of a run: some forty more simulations. Raises `UserError` where all of them together are estimated to take
     more than 30 s, unless `long` allows it."""
     must_be(run, Run, "run", "a run", "sim.explain(sim.simulate(model, cluster, plan, job))")
-    if expected_work(run, long=long).is_long:  # first, because it is what refuses
-        choose_engine.load()  # so that simulations of less than very many tasks, which do not load it, use it too
+    if expected_work(run, long=long).is_long:  # first, because it raises the error
+        choose_engine.load()  # so that simulations of moderate size use it too, which would not load it themselves
     found, splits = neighbours(run, long=long)
     return Explanation(run, waterfall(run), critical_path(run), found, splits)
 

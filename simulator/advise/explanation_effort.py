@@ -1,6 +1,6 @@
-"""Estimated effort of an explanation before it starts: that of its simulations together, from the tasks of the run it explains.
+"""Estimated effort of an explanation before it starts: the sum over its simulations, from the tasks of the explained run.
 
-The rates are processor seconds of each part of an explanation, measured on two cores that others used too: steps of Llama-3 70B
+The rates are processor seconds of each part of an explanation, measured on two shared cores: steps of Llama-3 70B
 on 64 and 256 GPUs and of Qwen3 235B on 256 GPUs, with 93,000 to 620,000 tasks. All simulations of an explanation share one
 session, so that each takes less than a run by itself.
 """
@@ -24,18 +24,18 @@ WITHOUT, CHANGED = Effort(0.7), Effort(2.4)
 
 
 LONG_S = 10
-"""Estimated seconds from which work is announced, and the compiled engine loaded for it."""
+"""Estimated seconds from which work is announced, and from which the compiled engine is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an explanation has to do: about how many simulations, and the effort of all of it."""
+    """The work of an explanation: the approximate number of simulations, and their total effort."""
 
     simulations: int
     effort: Effort
     per_split: Effort
     further: int = 0
-    """Most splits of the layers that are simulated besides, where moving layers makes the step shorter."""
+    """Largest number of further splits of the layers, which are simulated if moving layers makes the step shorter."""
 
     @property
     def is_long(self) -> bool:
@@ -55,7 +55,7 @@ class Work:
 def splits_in_time(run: Run, changes: int, fewest_splits: int, *, long: bool) -> float:
     """The number of splits of the layers that there is time for: at least the fewest, and any number if long work is allowed.
 
-    Raises `UserError` if an explanation with so many other changes and the fewest splits is above the limits.
+    Raises `UserError` if an explanation with `changes` other changes and the fewest splits is above the limits.
     """
     limits, before = Limits(long=long), _before_splits(run, changes)
     least = before.with_splits(fewest_splits)
@@ -66,7 +66,7 @@ def splits_in_time(run: Run, changes: int, fewest_splits: int, *, long: bool) ->
 
 
 def work_of(run: Run, changes: int, *, long: bool) -> Work:
-    """The work of an explanation with so many changes besides those of the layers. Raises `UserError` as `splits_in_time`."""
+    """The work of an explanation with `changes` changes besides splits of the layers. Raises `UserError` as `splits_in_time`."""
     most = splits_in_time(run, changes, len(moved_from_slowest(run)), long=long)
     first, every = len(neighbouring_splits(run, most)), min(most, most_splits(run))
     work = _before_splits(run, changes).with_splits(first)

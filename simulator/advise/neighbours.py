@@ -35,20 +35,20 @@ SCHEDULES: Sequence[Mapping[str, Any]] = (
 )
 SCOPES = ("none", "selective", "full")
 EMPTY = """'""'"""
-"""An empty text as a shell takes it."""
+"""An empty string in the syntax of a shell."""
 LEAST_GAIN = 0.001
-"""The smallest part of a step that is worth a change."""
+"""The smallest saving, as a fraction of the step, for which a change is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A change of a plan, with the step that it makes, and the bytes of the fullest GPU that it takes more."""
+    """A change of a plan, with the resulting step and the additional bytes on the fullest GPU."""
 
     change: Change
     addresses: Cause
     step_time_s: float
     gain: float
-    """The part of the step that is saved."""
+    """The fraction of the step that is saved."""
     more_bytes: int
 
     @property
@@ -96,8 +96,8 @@ def expected_work(run: Run, *, long: bool = False) -> Work:
 
 
 def neighbours(run: Run, *, long: bool = False) -> tuple[tuple[Neighbour, ...], Splits | None]:
-    """The neighbours of a run's plan that fit and make the step shorter, the shortest first, one for each field; and the splits
-    of the layers that were tried. Raises `UserError` where so many simulations take long, unless `long` allows it."""
+    """The neighbours of a run's plan that fit and make the step shorter, the shortest step first, one for each field; and the
+    tried splits of the layers. Raises `UserError` if the simulations are above the limits, unless `long` allows it."""
     session, changes = Session(), list(_changes(run.scenario))
     most_splits = splits_in_time(run, len(changes), len(moved_from_slowest(run)), long=long)
     found = [made for cause, change in changes if (made := _made(run, cause, change, session, long=long))]
@@ -120,7 +120,7 @@ def neighbours(run: Run, *, long: bool = False) -> tuple[tuple[Neighbour, ...], 
 
 
 def _made(run: Run, cause: Cause, change: Change, session: Session, *, long: bool) -> Neighbour | None:
-    """A change with its step; with selective recomputation besides where it does not fit alone. None if neither fits."""
+    """A change with its step; with selective recomputation too, if the change does not fit alone. None if neither fits."""
     scenario = run.as_given
     for more in ({}, {"plan.recompute": "selective"}):
         whole = completed(scenario, {**change, **more})
@@ -144,7 +144,7 @@ def _with_group(scenario: Scenario, schedule: Change) -> Change:
 
 
 def _changes(scenario: Scenario) -> Iterator[tuple[Cause, Change]]:
-    """The changes that are tried, but for splits of the layers, each with the cause that it addresses."""
+    """The changes that are tried, except splits of the layers, each with the cause that it addresses."""
     plan, job = scenario.plan, scenario.job
     replicas = derived.data_parallel_degree(scenario)
     each = job.global_batch // replicas

@@ -1,4 +1,4 @@
-"""The place of a loss in words: the operators, the collectives and links, the rank or stage from which it comes."""
+"""The place of a loss in words: the operators, the collectives and links, the rank or the stage that cause it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..units import NS_PER_S, counted, seconds, show_s
 MOST_NAMED = 3
 """Most operators that a sentence names."""
 LEAST_DIFFERENCE = 0.01
-"""The part of the compute of a mean rank by which a rank must compute for longer to be called slow."""
+"""A rank is called slow if it computes for longer than the mean rank by at least this fraction."""
 WORDS = {
     SLOWER_CLOCKS: "kernels take longer than in short bursts, at the clock that the board sustains",
     RECOMPUTATION: "forward passes are repeated, to keep fewer activations",
@@ -30,11 +30,11 @@ WORDS = {
     OTHER_FLOP: "kernels do flop that the count of the model leaves out",
     LEFT: "ranks have nothing left to do",
 }
-"""What a cause is, where it has no particular place."""
+"""Description of a cause without a particular place."""
 
 
 def place_of(run: Run, cause: Cause) -> str:
-    """What a cause is in this run, and where."""
+    """Description of a cause in this run, with its place."""
     if cause in OF_AXES:
         return f"{OF_AXES[cause]} that compute waits for or is slowed by{_communication(run, cause)}"
     places: dict[str, Callable[[Run], str]] = {BELOW_PEAK: _kernels, IMBALANCE: _imbalance, BUBBLE: _bubble}
@@ -42,7 +42,7 @@ def place_of(run: Run, cause: Cause) -> str:
 
 
 def _kernels(run: Run) -> str:
-    """The operators that lose most against the peak, and what makes kernels small or many."""
+    """The operators that lose most against the peak, and the settings that make kernels small or many."""
     lost_s: dict[str, float] = defaultdict(float)
     observed = run.observation
     for which, labels in enumerate(observed.labels):
@@ -119,7 +119,7 @@ def _name(labels: Any, row: int) -> str:
 
 
 def _reasons(run: Run, axis: str) -> Iterable[str]:
-    """What of the plan or the cluster makes compute wait: links that were degraded, blocking communication, ranks far apart."""
+    """Why compute waits: degraded links, blocking communication, or groups that extend over nodes."""
     plan = run.scenario.plan
     beside = getattr(plan.overlap.over(run.scenario.framework.overlap), axis, True)
     if not beside:
@@ -142,7 +142,7 @@ def _nodes_of_group(run: Run) -> int:
 
 
 def _imbalance(run: Run) -> str:
-    """The rank that computes for longest, what it has that others have not, and the operators that take longer there."""
+    """The rank that computes for longest, what distinguishes it, and the operators that take longer there."""
     timeline, perturbed, placement = run.engine_timeline, run.scenario.perturb, run.scenario.plan.placement
     slow = [p for p in perturbed if p.rank is not None and p.speed is not None and p.speed < 1]
     if slow:
@@ -170,7 +170,7 @@ def _imbalance(run: Run) -> str:
 
 
 def _ends(run: Run, which: int) -> str:
-    """What embedding and head take on a class of ranks of a pipeline that holds them."""
+    """The time of embedding and head on a class of ranks of a pipeline that holds them."""
     labels, rows = run.observation.labels[which], _kernel_rows(run, which)
     numbers = set(labels.stage.tolist())
     of = [stage for stage in labels.stages if stage.number in numbers and not stage.share]
@@ -183,7 +183,7 @@ def _ends(run: Run, which: int) -> str:
 
 
 def _stages(run: Run, which: int) -> str:
-    """What the stages of a class of ranks hold, in a pipeline."""
+    """The content of the stages of a class of ranks, in a pipeline."""
     labels = run.observation.labels[which]
     if run.scenario.plan.pp == 1:
         return ""
@@ -197,7 +197,7 @@ def _stages(run: Run, which: int) -> str:
 
 
 def _bubble(run: Run) -> str:
-    """What leaves ranks without work."""
+    """The settings that make the bubble large."""
     plan = run.scenario.plan
     microbatches = derived.microbatches(run.scenario)
     fills = f"a pipeline of {plan.pp} ranks fills and drains around {counted(microbatches, 'microbatch')}"

@@ -18,13 +18,13 @@ from ..errors import shown
 from .candidates import RECOMPUTED, Candidate, Proposal, candidate, candidate_that_fits, legal, proposal
 
 MOST_TOGETHER = 3
-"""Most changes that are made together."""
+"""Largest number of changes made together."""
 ENOUGH = 3
-"""Remedies from which on no more changes are made together."""
+"""Number of remedies at which larger combinations of changes are no longer tried."""
 MOST_SIMULATED = 10
 """Most remedies that are simulated."""
 SHARDED = ("none", "zero1", "zero2", "fsdp")
-"""Kinds of sharding, each of which divides more than the one before."""
+"""Kinds of sharding, each dividing more state than the one before."""
 FACTORS = (2, 4, 8)
 """Factors by which a degree of parallelism grows."""
 
@@ -68,7 +68,7 @@ def remedies(scenario: Scenario, *, long: bool = False) -> tuple[Remedy, ...]:
 
 
 def _fitting(scenario: Scenario) -> list[tuple[Change, Candidate]]:
-    """The changes that fit, with as few made together as can be: of each set of fields the weakest values that suffice."""
+    """The changes that fit, in the smallest possible combinations: for each set of fields the weakest values that suffice."""
     families = [[one for one in family if legal(_with(scenario, one))] for family in _families(scenario)]
     found: dict[tuple[int, ...], tuple[Change, Candidate]] = {}
     for together in range(1, MOST_TOGETHER + 1):
@@ -82,7 +82,7 @@ def _fitting(scenario: Scenario) -> list[tuple[Change, Candidate]]:
 
 
 def _weakest(scenario: Scenario, families: Sequence[Sequence[Change]]) -> tuple[Change, Candidate] | None:
-    """The weakest values of some families that fit together; None where the strongest do not fit."""
+    """The weakest values of some families that fit together; None if the strongest do not fit."""
     merged = [{name: value for one in several for name, value in one.items()} for several in product(*families)]
     able = [completed(scenario, change) for change in merged if legal(_with(scenario, change))]
     if not able or not (strongest := candidate_that_fits(changed(scenario, able[-1]))):
@@ -92,12 +92,12 @@ def _weakest(scenario: Scenario, families: Sequence[Sequence[Change]]) -> tuple[
 
 
 def _with(scenario: Scenario, change: Change) -> Scenario:
-    """A scenario with a change, and without the options that its plan then has no use for."""
+    """A scenario with a change, and without options that do not apply to the new plan."""
     return changed(scenario, completed(scenario, change))
 
 
 def _families(scenario: Scenario) -> Iterator[list[Change]]:
-    """Values of one field each, the weakest first, that may save memory."""
+    """Families of changes that may save memory: the values of one field each, the weakest first."""
     plan, job, kind = scenario.plan, scenario.job, scenario.plan.full_sharding.kind
     scope = plan.recomputation.scope
     yield [{"plan.recompute": one} for one in RECOMPUTED[RECOMPUTED.index(scope) + 1 if scope in RECOMPUTED else 0 :]]

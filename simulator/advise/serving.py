@@ -1,13 +1,13 @@
-"""Advice on the parallelism of inference: what must be kept, how many GPUs hold it, and the bound of a decoded token.
+"""Advice on the parallelism of inference: bytes to be held, number of GPUs that hold them, and a bound of the time of a token.
 
 This is arithmetic on the model, with the times of collectives and of GEMMs; no server is simulated: no requests, no batching, no
 prefill.
 
-A decoder keeps keys and values of every token in every layer (the KV cache): of grouped-query attention 2 kv_heads head_dim
-numbers, of latent attention the latent and the rotated channels, which every tensor-parallel rank needs whole (DeepSeek-V2, arXiv
-2405.04434, section 2.1). A layer with a window keeps the tokens of its window. To decode a token, a GPU reads all weights that
-the batch uses and the KV cache once; their bytes over the memory bandwidth bound the time from below. Beside that, tensor
-parallelism adds up the partial results of attention and MLP in every layer, and a pipeline passes activations on between stages.
+A decoder keeps keys and values of every token in every layer (the KV cache): 2 kv_heads head_dim numbers in grouped-query
+attention; in latent attention the latent and the rotated channels, which every tensor-parallel rank needs whole (DeepSeek-V2,
+arXiv 2405.04434, section 2.1). A layer with a window keeps the tokens of its window. To decode a token, a GPU reads all weights
+that the batch uses and the KV cache once; their bytes over the memory bandwidth bound the time from below. In addition, tensor
+parallelism adds up the partial results of attention and MLP in every layer, and a pipeline passes activations between stages.
 
 """
 
@@ -33,14 +33,14 @@ from ..workload.model import Model
 USABLE_FRACTION = 0.9
 """Fraction of a GPU's memory for weights and KV cache, the default of vLLM (--gpu-memory-utilization) and of SGLang."""
 WIDE_BYTES = 2
-"""Bytes of an activation, of a number of the KV cache, and of a weight outside linear layers of eight or four bits."""
+"""Bytes of an activation, of a number of the KV cache, and of a weight that is not in a linear layer of eight or four bits."""
 LIBRARY = "vllm"
-"""Whose all-reduces are timed: those that reduce small payloads within a node by a kernel of their own."""
+"""The libraries whose all-reduces are timed; they reduce small payloads within a node by a kernel of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is served: a model, the sequences that a replica decodes at the same time, their tokens, and the format of weights."""
+    """The load of a server: a model, the sequences that a replica decodes together, their tokens, the format of weights."""
 
     model: Model
     batch: int
@@ -54,11 +54,11 @@ class Load:
 
     @property
     def weights_bytes(self) -> float:
-        """Bytes of all weights; in a narrow format those of the linear layers, without the head."""
+        """Bytes of all weights; a narrow format applies to those of the linear layers, without the head."""
         return self._bytes_of(1.0)
 
     def _bytes_of(self, expert_share: float, *, with_table: bool = True) -> float:
-        """Bytes of the weights with a share of the experts; without the table of an embedding that only looks rows up."""
+        """Bytes of the weights with a share of the experts; untied embeddings, of which few rows are read, `with_table` only."""
         total = 0.0
         for times, op in self.model.operators:
             if op.name == "embedding" and not with_table and not self.model.tied_embeddings:
@@ -69,7 +69,7 @@ class Load:
 
     @property
     def read_bytes(self) -> float:
-        """Bytes of weights that one step of the batch reads: of the experts, those that any of its tokens is sent to."""
+        """Bytes of weights that one step of the batch reads, including only the experts that its tokens are sent to."""
         share = self.used_experts / self.model.experts if self.model.experts else 1.0
         return self._bytes_of(share, with_table=False)
 
@@ -93,12 +93,12 @@ class Load:
 
 
 def is_narrow(op: dense.BlockOp) -> bool:
-    """Whether an operator's weights are in the narrow format, where there is one: those of linear layers, without the head."""
+    """Whether an operator's weights are in the narrow format, if any: those of linear layers are, without the head."""
     return op.matmul_parameters > 0 and op.name != "logits"
 
 
 def kv_numbers_per_layer(model: Model) -> int:
-    """Numbers that a layer keeps of one token: keys and values of all key heads, or their latent."""
+    """Numbers that a layer keeps for one token: keys and values of all key heads, or their latent."""
     if model.kv_lora_rank:
         return model.kv_lora_rank + model.rope_head_dim
     return 2 * model.kv_heads * model.head_dim
@@ -120,7 +120,7 @@ class Placement:
 
     @property
     def kv_ways(self) -> int:
-        """Number of GPUs of a stage that divide the KV cache: no more than there are key heads; a latent is not divided."""
+        """Number of GPUs of a stage among which the KV cache is divided: at most the number of key heads; 1 for a latent."""
         return 1 if self.load.model.kv_lora_rank else min(self.tp, self.load.model.kv_heads)
 
     @property
@@ -183,7 +183,7 @@ class Placement:
 
     @cached_property
     def reduce_s(self) -> float:
-        """Seconds of the all-reduces of one token: behind attention and behind the MLP of every layer."""
+        """Seconds of the all-reduces of one token: after attention and after the MLP of every layer."""
         if self.tp == 1:
             return 0.0
         model = self.load.model

@@ -1,4 +1,4 @@
-"""Advice on the parallelism of inference: the steps of reasoning, the replica that they lead to, and the flags that ask for it.
+"""Advice on the parallelism of inference: the steps of reasoning, the resulting replica, and the server flags that select it.
 
 The order is that of vLLM's guide (vllm-project/vllm, docs/serving/parallelism_scaling.md): a model that fits on one GPU needs no
 parallelism but replicas; else tensor parallelism within a node; else tensor parallelism as wide as a node times as many pipeline
@@ -55,7 +55,7 @@ class ServingAdvice(Summarised):
 
     @property
     def flags(self) -> dict[str, str]:
-        """The command that starts a replica, or all of them, by server."""
+        """Server -> the command that starts a replica, or all of them."""
         best, several = self.best, self.replicas > 1 and self.best.ep == 1
         vllm = [f"--tensor-parallel-size {best.tp}"] * (best.tp > 1) + [f"--pipeline-parallel-size {best.pp}"] * (best.pp > 1)
         vllm += ["--enable-expert-parallel"] * (best.ep > 1) + [f"--data-parallel-size {self.replicas}"] * several
@@ -187,7 +187,7 @@ def _experts(load: Load, cluster: Cluster, best: Placement | None) -> Iterator[S
 
 
 def _faster(best: Placement) -> Iterator[ServingStep]:
-    """What more tensor parallelism than needed would do: each GPU reads less, and replicas are fewer."""
+    """Effect of more tensor parallelism than needed: each GPU reads less, and there are fewer replicas."""
     tps = tensor_degrees(best.load.model, best.cluster)
     bandwidth = show_rate(best.cluster.gpu.memory_bytes_per_s)
     text = f"a token reads {show_bytes(best.load.read_bytes + best.load.kv_bytes)} at {bandwidth} per GPU"

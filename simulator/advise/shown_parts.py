@@ -1,5 +1,5 @@
-"""The parts of an explanation that a terminal and a page show alike: rows of the idle time, sentences about the critical path,
-rows of the waterfall."""
+"""The parts of an explanation that the terminal and the HTML report share: rows of the idle time, sentences about the critical
+path, rows of the waterfall."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class IdleRow:
 
 
 def idle_rows(found: IdleTime, most: int, least_s: float = 0.0, without: Sequence[str] = ()) -> list[IdleRow]:
-    """A row for each cause, the longest first, which add up to all idle time but that `without` some causes.
+    """A row for each cause, the longest first; they add up to all idle time, except that of the causes in `without`.
 
-    Of more than `most` causes, and of those below `least_s`, the last row has what they are together.
+    The last row is the sum of the causes beyond the first `most`, and of those below `least_s`.
     """
     by_name: dict[str, dict[Cause, float]] = defaultdict(dict)
     for cause, took_s in found.largest.items():
@@ -60,7 +60,7 @@ def idle_rows(found: IdleTime, most: int, least_s: float = 0.0, without: Sequenc
 
 
 def path_sentences(path: CriticalPath) -> list[str]:
-    """What the critical path spends its time on: kinds of operations, stages of a pipeline, and full links."""
+    """The time of the critical path by kind of operation, by stage of a pipeline, and by full link."""
     spent = ", ".join(f"{name} {show_s(value)}" for name, value in path.by_category.items())
     sentences = [f"Critical path, {len(path.segments):,} operations: {spent}."]
     stages = {stage: took for stage, took in path.by(lambda segment: segment.stage).items() if stage >= 0}
@@ -80,6 +80,6 @@ def waterfall_rows(found: Waterfall) -> list[list[str]]:
 
 
 def listed(taken_s: Sequence[tuple[str, float]]) -> str:
-    """Names with seconds, and how many more there are than are listed."""
+    """Names with seconds, and the number of those that are not listed."""
     more = [f"and {len(taken_s) - MOST_LISTED:,} more"] if len(taken_s) > MOST_LISTED else []
     return ", ".join([*(f"{name}: {show_s(took)}" for name, took in taken_s[:MOST_LISTED]), *more])

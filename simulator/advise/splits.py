@@ -1,8 +1,8 @@
-"""Splits of the layers of a pipeline: those that differ in the place of one layer are simulated, and from the best on, others.
+"""Splits of the layers of a pipeline: those that differ in the place of one layer, and further ones starting from the best.
 
-A neighbouring split moves one layer from a stage to another. All of them are simulated; in pipelines of many stages, and where
-there is no time for all, those that take a layer from the slowest stage. Where one makes the step shorter, layers of the slowest
-stage move on until none does, or until there is no time for more.
+A neighbouring split moves one layer from a stage to another. All of them are simulated; in pipelines of many stages, and if there
+is no time for all, only those that take a layer from the slowest stage. If one makes the step shorter, further layers are moved
+from the slowest stage until no move helps, or until there is no time for more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..study.compare import stage_seconds
 
 Split = tuple[int, ...]
 MOST_STAGES = 8
-"""Most stages of a pipeline of which every neighbouring split is simulated."""
+"""Largest number of stages at which every neighbouring split is simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Splits:
         return self.further or (self.counts, self.step_time_s)
 
     def text(self, step_s: float) -> str:
-        """What the best neighbouring split gains or costs against a step of so many seconds, however little."""
+        """Gain or loss of the best neighbouring split against a step of `step_s` seconds, however small."""
         change = self.step_time_s / step_s - 1
         layout = ",".join(map(str, self.counts))
         beside = f" ({self.too_large} more do not fit)" if self.too_large else ""
@@ -57,9 +57,9 @@ class Splits:
 
 
 def splits(run: Run, step_of: Callable[[Split], float | None], most: float = inf) -> Splits | None:
-    """The splits around that of a run; `step_of` simulates one, and gives None where it does not fit. None without a pipeline.
+    """The splits around that of a run; `step_of` simulates one, and returns None if it does not fit. None without a pipeline.
 
-    There is time for `most` splits, and in any case for those that take a layer from the slowest stage.
+    At most `most` splits are simulated, but in any case those that take a layer from the slowest stage.
     """
     if not _may_move(run):
         return None
@@ -82,7 +82,7 @@ def splits(run: Run, step_of: Callable[[Split], float | None], most: float = inf
 
 
 def neighbouring_splits(run: Run, most: float = inf) -> tuple[Split, ...]:
-    """The splits in which one layer moves that are simulated, where there is time for `most`."""
+    """The neighbouring splits that are simulated if there is time for `most`."""
     if not _may_move(run):
         return ()
     counts = stage_counts(run)
@@ -97,7 +97,7 @@ def most_splits(run: Run) -> int:
 
 
 def moved_from_slowest(run: Run) -> tuple[Split, ...]:
-    """The splits that take a layer from the slowest stage, which are the fewest that are simulated."""
+    """The splits that take a layer from the slowest stage; these are simulated in any case."""
     return tuple(_moved(stage_counts(run), _slowest(run))) if _may_move(run) else ()
 
 
@@ -121,7 +121,7 @@ def stage_counts(run: Run) -> Split:
 
 
 def _moved(counts: Split, source: int) -> Iterator[Split]:
-    """The splits in which a layer of one stage stands in another."""
+    """The splits in which one layer of a stage is in another stage."""
     for other in range(len(counts)):
         if other != source and counts[source] > 1:
             yield tuple(n - (i == source) + (i == other) for i, n in enumerate(counts))

@@ -20,13 +20,13 @@ from .candidates import Proposal, candidate, fastest, proposal, with_any_batch, 
 from .training_steps import STEPS, Thought, as_planned, degrees, tensor_degrees
 
 MOST_SIMULATED = 14
-"""Most plans that are simulated for one advice."""
+"""Largest number of plans that are simulated for one advice."""
 SEQUENCES_PER_GPU, MOST_TOKENS, LEAST_TOKENS_PER_GPU = 2, 4 * MIB, KIB
-"""The usual global batch: sequences per GPU, most tokens, and the tokens per GPU that are more on thousands of GPUs."""
+"""The usual global batch: sequences per GPU, most tokens, and fewest tokens per GPU, which may exceed the most tokens."""
 KEPT = ("optimizer", "vocabulary", "rank_order", "overlap", "moe")
-"""Fields of a plan that the reasoning takes as they are; it chooses all others."""
+"""Fields of a plan that the reasoning keeps; it chooses all others."""
 PLAIN = Plan(sharding="none", recompute="none")
-"""The plan that reasoning starts from: replicas, whatever the framework would choose."""
+"""The plan that the reasoning starts from: replicas only, regardless of the framework's choices."""
 NO_FRAMEWORK = "none: launches are free, and every operator is one kernel; --set framework=megatron-core-2025 names one"
 MORE_PLANS = "`trainsim search FILE` looks at all plans of a space; these are the ones that the reasoning above proposes"
 
@@ -89,8 +89,8 @@ class TrainingAdvice(Summarised):
 def advise(scenario: Scenario | str | Path, *, long: bool = False) -> TrainingAdvice:
     """Reasons about the parallelism of a training run: model, cluster, job and framework of a scenario, on all its GPUs.
 
-    The plan of the scenario itself is one of the proposals if it is not the default; of its fields the others take `KEPT`. Raises
-    `Infeasible` if no plan fits.
+    The plan of the scenario itself is one of the proposals if it is not the default; the other proposals take its fields `KEPT`.
+    Raises `Infeasible` if no plan fits.
     """
     must_be(scenario, (Scenario, str, Path), "scenario", "a scenario", 'sim.advise("llama3-70b-64xh100")')
     base = load_one(scenario) if isinstance(scenario, (str, Path)) else scenario
@@ -109,14 +109,14 @@ def advise(scenario: Scenario | str | Path, *, long: bool = False) -> TrainingAd
 
 
 def _simulated(thought: Thought, found: Sequence[Proposal], *, long: bool) -> Step:
-    """A thought as a step, with those of its proposals simulated that were not found before."""
+    """A thought as a step, with its new proposals simulated."""
     known = [one.candidate.plan for one in found]
     new = [one for one in thought.candidates if one.plan not in known][: MOST_SIMULATED - len(found)]
     return Step(thought.name, thought.text, tuple(proposal(one, long=long) for one in new))
 
 
 def _nothing_fits(base: Scenario) -> Infeasible:
-    """The error where no plan fits: how much memory the smallest lacks."""
+    """The error if no plan fits: the memory that the smallest plan lacks."""
     most = max(tensor_degrees(base), default=1)
     stages = list(degrees(base.model.layers, base.cluster.gpus // most))
     shapes = [{"tp": most, "pp": pp, "sharding": "zero1"} for pp in stages] + [{"tp": tp, "sharding": "fsdp"} for tp in (1, most)]
@@ -124,7 +124,7 @@ def _nothing_fits(base: Scenario) -> Infeasible:
     least = min((one for one in tried if one), key=lambda one: one.over_bytes, default=None)
     name, gpus = base.model.name, base.cluster.gpus
     if least is None:
-        feasible.check(with_any_batch(with_plan(base)))  # where model, cluster and job do not go together
+        feasible.check(with_any_batch(with_plan(base)))  # raises if model, cluster and job are inconsistent
         message = f"no plan of {name} on {counted(gpus, 'GPU')} is legal with a global batch of {base.job.global_batch}"
         return Infeasible(message, hint="another --global-batch, or another number of GPUs")
     message = (
@@ -136,8 +136,8 @@ def _nothing_fits(base: Scenario) -> Infeasible:
 
 
 def cluster_on(name: str, gpus: int | None = None, *, trust: bool = False) -> tuple[dict[str, Any], int]:
-    """The description of a cluster of a name or path with so many GPUs, as in a scenario file, and their number: whole nodes, or
-    a part of one node; all GPUs that the cluster has if no number is given.
+    """The description of a named cluster with `gpus` GPUs, as in a scenario file, and their number: whole nodes or a part of one
+    node; by default all GPUs of the cluster.
     """
     found = load.cluster(name, trust=trust)
     per_node, count = found.gpus_per_node, gpus or found.gpus
@@ -151,10 +151,10 @@ def cluster_on(name: str, gpus: int | None = None, *, trust: bool = False) -> tu
 
 
 def usual_global_batch(gpus: int, sequence_length: int, microbatch_size: int = 1) -> int:
-    """A global batch where none is given: 2 sequences per GPU, but at most 4 Mi tokens, and at least 1,024 tokens per GPU.
+    """The default global batch: 2 sequences per GPU, but at most 4 Mi tokens, and at least 1,024 tokens per GPU.
 
-    Rounded to a power of two times what makes it divide by the GPUs. Llama 3 405B began with 4 M tokens and ended with 16 M (The
-    Llama 3 Herd of Models, arXiv 2407.21783, section 3.4).
+    Rounded to a power of two times the factor that makes it divisible by the GPUs. Llama 3 405B began with 4 M tokens and ended
+    with 16 M (The Llama 3 Herd of Models, arXiv 2407.21783, section 3.4).
     """
     tokens = max(LEAST_TOKENS_PER_GPU * gpus, min(MOST_TOKENS, SEQUENCES_PER_GPU * gpus * sequence_length))
     unit = gpus // (gpus & -gpus) * microbatch_size

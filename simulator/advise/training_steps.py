@@ -1,7 +1,7 @@
 """The steps in which people choose the parallelism of a training run, each with the number that decides it.
 
-The order is that of practice: what fits on one GPU is replicated; what fits in a node is divided by tensor parallelism, whose
-collectives need NVLink; what does not is divided by layers across nodes; replicas share their state instead of repeating it;
+The order is that of practice: a model that fits on one GPU is replicated; one that fits in a node is divided by tensor
+parallelism, whose collectives need NVLink; a larger one is divided by layers across nodes; replicas share their state;
 experts go to different GPUs; long sequences are divided too; and a pipeline's bubble is shortened. Each step proposes the plan
 with the least model parallelism that fits, and one with less that fits with recomputation.
 
@@ -40,11 +40,11 @@ class Thought:
 
 
 Think = Callable[[Scenario, Sequence[Proposal]], Thought | None]
-"""A step: from the scenario without a plan, and what was proposed so far, to a thought; None where it does not apply."""
+"""A step: from the scenario without a plan, and the proposals so far, to a thought; None if the step does not apply."""
 
 
 def degrees(most: int, whole: int) -> Iterator[int]:
-    """The divisors of `whole` from two on, up to a largest one."""
+    """The divisors of `whole` from 2 to `most`."""
     return (n for n in range(2, min(most, whole) + 1) if whole % n == 0)
 
 
@@ -89,7 +89,7 @@ def stages_of(base: Scenario, tp: int) -> list[int]:
 
 
 def _recomputing(one: Candidate) -> str:
-    """What a candidate recomputes, as a part of a sentence."""
+    """The recomputation of a candidate, as a part of a sentence."""
     words = one.plan.recomputation.words
     return f" with {' and '.join(words)} recomputation" if words else ""
 
@@ -202,7 +202,7 @@ def long_inputs(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
 
 
 def _powers(most: int) -> Iterator[int]:
-    """The powers of two from two on that divide a number."""
+    """The powers of two, from 2, that divide `most`."""
     return (n for n in degrees(most, most) if n & (n - 1) == 0)
 
 
