@@ -1,1 +1,1 @@
-"""The commands of `trainsim`, one file each: the file's name is the command's name, its `command` what click runs."""
+"""The commands of `trainsim`, one file each: the file has the name of the command, and its `command` is what click runs."""

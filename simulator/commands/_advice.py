@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def print_steps(pairs: Iterable[tuple[str, str]]) -> None:
-    """Prints labels and sentences, the sentences wrapped; what a step proposes is indented below its sentence."""
+    """Prints labels and wrapped sentences; the proposals of a step are indented below its sentence."""
     rows = list(pairs)
     width = text_columns() - 2 - max(len(name) for name, _ in rows)
     lines: list[tuple[str, str]] = []

@@ -1,7 +1,7 @@
-"""Results in SQLite, each committed as it comes by the one process that writes: one row for each hash of a scenario.
+"""Results in SQLite, committed one by one as they come by a single writing process: one row for each hash of a scenario.
 
 A new file is made under another name, with an empty table, and renamed. From then on every result is a transaction of its own, so
-that a file holds whole rows however the program ends. What is committed is done; anything else is not, and is done anew.
+that a file holds whole rows however the program ends. Committed results are kept; all others are computed again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..study.shard import shard_files
 
 OUT_OF_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 PRIMARY = 0xFF
-"""Bits of an error code of SQLite that say what failed; the others say more."""
+"""Bits of an error code of SQLite that hold its primary code; the other bits hold details."""
 SETTINGS = (
     "trusted_schema = OFF",
-    "locking_mode = EXCLUSIVE",  # before the journal is set: then it needs no memory that processes share, which networks lack
+    "locking_mode = EXCLUSIVE",  # set before the journal, which then needs no shared memory: network file systems have none
     "journal_mode = WAL",
     "synchronous = NORMAL",
 )
@@ -31,12 +31,12 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Table:
-    """A kind of results: its name, its columns behind the hash with their types, and which of two rows of a hash is taken."""
+    """A kind of results: its name, its columns after the hash with their types, and the rule for two rows of one hash."""
 
     name: str
     columns: Mapping[str, str]
     better: str
-    """A condition in SQL by which the row of a shard, `excluded`, takes the place of one that is there."""
+    """A condition in SQL under which the row of a shard, `excluded`, replaces an existing row."""
 
     @cached_property
     def schema(self) -> str:
@@ -57,7 +57,7 @@ Row = tuple[Any, ...]
 
 
 class ResultStore:
-    """The rows in a file. This process alone writes to it, and no other reads it meanwhile."""
+    """The rows in a file. Only this process writes to the file, and no other reads it meanwhile."""
 
     def __init__(self, path: str | Path, table: Table, *, resume: bool) -> None:
         self._path, self._table = Path(path), table
@@ -81,7 +81,7 @@ class ResultStore:
                 self._database.execute(f"PRAGMA {setting}")
 
     def number(self, key: str) -> int | None:
-        """The number of the row of a hash, which stays as it is; None if there is none."""
+        """The number of the row of a hash, which never changes; None if there is no row."""
         with self._errors():
             row = self._database.execute(f"SELECT rowid FROM {self._table.name} WHERE hash = ?", (key,)).fetchone()
         return row and int(row[0])
@@ -103,7 +103,7 @@ class ResultStore:
             self._database.executemany(self._table.insert, rows)
 
     def merge(self) -> None:
-        """Takes the rows of all shards of this file. What is known better here stays."""
+        """Adds the rows of all shards of this file. A row here is replaced only under the condition of the table."""
         for file in shard_files(self._path):
             with closing(ResultStore(file, self._table, resume=True)) as shard, self._transaction():
                 self._database.executemany(f"{self._table.insert} WHERE {self._table.better}", shard.rows())
@@ -114,8 +114,8 @@ class ResultStore:
             yield from self._database.execute(f"SELECT * FROM {self._table.name}")
 
     def close(self) -> None:
-        """Closes the file, and leaves it as one file, without a journal beside it."""
-        with closing(self._database), suppress(sqlite3.Error):  # otherwise the next one to open the file reads the journal
+        """Closes the file so that no journal is left beside it."""
+        with closing(self._database), suppress(sqlite3.Error):  # else the next process to open it reads the journal
             self._database.execute("PRAGMA journal_mode = DELETE")
 
     @contextmanager
@@ -126,7 +126,7 @@ class ResultStore:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turns errors of SQLite into errors of ours."""
+        """Turns errors of SQLite into errors of this package."""
         try:
             yield
         except sqlite3.Error as error:
@@ -142,7 +142,7 @@ class ResultStore:
 
 
 def opened_store(path: str | Path, table: Table, *, resume: bool, merge: bool) -> ResultStore:
-    """A file of results, new or gone on with; to merge is to go on with what all shards of the file hold."""
+    """A file of results, new or resumed; `merge` resumes with the rows of all shards of the file."""
     if merge:
         shard_files(path)
     store = ResultStore(path, table, resume=resume or merge)

@@ -17,13 +17,13 @@ PARQUET = ".parquet"
 
 
 def check_parquet(path: str) -> None:
-    """Raises `UserError` for a file of Parquet if there is no library that writes it."""
+    """Raises `UserError` for a Parquet file if no library that writes Parquet is installed."""
     if path.lower().endswith(PARQUET) and find_spec("pyarrow") is None:
         raise UserError("Parquet is written by pyarrow, which is not installed", hint="pip install '.[parquet]', or write a .csv")
 
 
 def write_table(frame: pd.DataFrame, path: str | Path) -> None:
-    """Writes a table as Parquet or as CSV, by the ending of the file."""
+    """Writes a table as Parquet or CSV, by the suffix of the file."""
     with atomic(path) as temporary:
         if str(path).lower().endswith(PARQUET):
             import pyarrow as pa

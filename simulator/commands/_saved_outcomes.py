@@ -1,7 +1,7 @@
 """Outcomes of long validations, saved as they come: one JSON object a line, by the scenario and by the version of the program.
 
-A validation that was stopped goes on where it was with the same file. The version is a hash of the code and of all data that
-predictions read, so that outcomes of another version are never taken. A line that was not written whole is removed.
+A validation that was stopped continues with the same file. The version is a hash of the code and of all data that predictions
+read, so that outcomes of another version are never used. An incomplete line is removed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BEGIN = '{"version": "'
 
 
 class SavedOutcomes:
-    """The outcomes in a file, to which others are added. Any scenario is known by its text."""
+    """The outcomes in a file, to which others are added. A scenario is identified by its text."""
 
     def __init__(self, path: Path) -> None:
         check_folder(path)
@@ -46,7 +46,7 @@ class SavedOutcomes:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a file of outcomes. The rest of a line that was not written to its end is removed from the file."""
+    """The complete lines of a file of outcomes. An incomplete last line is removed from the file."""
     text = decoded(read_bounded(path, MOST_BYTES, "a file of outcomes"), path, "name another file")
     whole, _, rest = text.rpartition("\n")
     for number, line in enumerate(whole.splitlines() if whole else (), 1):

@@ -1,7 +1,7 @@
-"""The hash of a scenario: of all that its names stand for, of the files that it names, and of the version of the program.
+"""The hash of a scenario: of everything that its names refer to, of the files that it names, and of the version of the program.
 
-A result of another version is never taken. What names stand for is looked up once for all scenarios that name the same. Code is
-found as an import finds it, and read without being run; the files that the code itself imports or opens are not part of the hash.
+A result of another version is never used. Names are resolved once for all scenarios that contain them. Code is found as an import
+finds it, and read without being run; the files that the code itself imports or opens are not part of the hash.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ScenarioKeys:
 
 
 def _part(document: Document, *, named: bool) -> Document:
-    """The fields at the top of a document that may be names, or the others."""
+    """The top-level fields of a document that may be names (`named`), or the others."""
     data = {name: value for name, value in document.data.items() if (name in OF_NAMES) == named}
     return Document(data, {place: mark for place, mark in document.marks.items() if place[:1] and place[0] in data})
 
@@ -66,7 +66,7 @@ def of_files(document: Document) -> str:
 
 
 def _files(document: Document) -> Iterator[tuple[str, str]]:
-    """A label and the path of every file that a field names: beside the file in which its name stands, as the reader finds it."""
+    """A label and the path of every file that a field names, relative to the file that contains the name, as for the reader."""
     for place, is_path in {**MAY_BE_PATHS, PROFILE: bool}.items():
         name = document.at(place)
         if isinstance(name, str) and is_path(name):
@@ -85,7 +85,7 @@ def _files(document: Document) -> Iterator[tuple[str, str]]:
 
 
 def _sources(module: str) -> Iterator[str]:
-    """The files of a module and of the packages around it: of the current folder first, as where they are imported."""
+    """The files of a module and of its parent packages, searched in the current folder first, as in an import."""
     names, folders = module.split("."), [str(Path().resolve()), *sys.path]
     if not all(map(str.isidentifier, names)):
         return

@@ -38,7 +38,7 @@ TABLE = Table(
     better="(excluded.step_time_s IS NOT NULL, excluded.measured IS NOT NULL, excluded.stage, excluded.bound_ns) "
     "> (step_time_s IS NOT NULL, measured IS NOT NULL, stage, bound_ns)",
 )
-"""What is known is kept as JSON by the names of its parts; the step time has a column for whoever reads the table."""
+"""The known values are kept as one JSON object; the step time has a column of its own for readers of the table."""
 
 
 class StoredPlans:
@@ -55,7 +55,7 @@ class StoredPlans:
         return None if row is None else _known(row)
 
     def save(self, plans: Sequence[tuple[Choice, Known]]) -> None:
-        """Commits what is known about plans now."""
+        """Commits the present knowledge about plans."""
         self._store.add([(self._hash(choice), version(), choice.text, *_values(known)) for choice, known in plans])
 
     def _hash(self, choice: Choice) -> str:
@@ -69,7 +69,7 @@ class StoredPlans:
 
 
 def _key_of_rest(base: Base, others: Sequence[tuple[str, Any]]) -> str:
-    """The hash of a scenario with the values of some fields, without the fields that every plan has values of its own for."""
+    """The hash of a scenario with the values of some other fields, without the fields that differ from plan to plan."""
     document = with_values(base.document, others)
     for name in (*OF_SPACE, "plan.placement"):
         if document.at(place_of(name)) is not None:

@@ -42,11 +42,11 @@ set_option = click.option(
 COLUMNS, NARROWEST, LEAST_WRAPPED = 120, 60, 20
 """Width of text that is wrapped, the narrowest terminal that it is wrapped for, and the least width of a wrapped column."""
 MOST_IN_RANGE = 4096
-"""The longest range of ranks that is read; a picture shows fewer."""
+"""The largest number of ranks that is read; a picture shows fewer."""
 LONGEST = 2**40
 """The longest duration without a unit."""
 OUTPUTS = f"{__name__}.outputs"
-"""Where a command keeps the files that it writes, with the option that names each."""
+"""Key in the context of a command for the files that it writes, each with the option that names it."""
 REFRESH_S, NEARLY = 0.2, 0.99
 PATIENCE_S = 1.0
 """Work that takes longer shows a progress bar."""
@@ -58,7 +58,7 @@ def scenario_argument(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Prints text on stdout or stderr, without anything that a terminal would act on."""
+    """Prints text on stdout or stderr, without control characters."""
     _echo(escape.terminal(text, lines=True), err=err, nl=nl)
 
 
@@ -74,7 +74,7 @@ def _echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 
 def on_stderr(text: str, write: Callable[[str], None] = lambda text: print(text, file=sys.stderr)) -> None:
-    """Writes a message. Where stderr cannot be written, messages go nowhere: the exit code still says how the program ended."""
+    """Writes a message. If stderr cannot be written, the message is dropped: the exit code still says how the program ended."""
     try:
         write(text)
     except OSError:
@@ -82,12 +82,12 @@ def on_stderr(text: str, write: Callable[[str], None] = lambda text: print(text,
 
 
 def print_json(record: Any) -> None:
-    """One JSON value on stdout, numbers and arrays of numpy as JSON has them."""
+    """Prints one JSON value on stdout; numbers and arrays of numpy become JSON numbers and lists."""
     _echo(escape.json(json.dumps(record, allow_nan=False, default=methodcaller("tolist"))))
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
-    """Prints labels and values, one pair per line, in two columns; a value that is wider than a page goes on in further lines."""
+    """Prints labels and values, one pair per line, in two columns; a value that is wider than a page is wrapped."""
     rows = [(escape.terminal(name), escape.terminal(value)) for name, value in pairs]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
@@ -105,8 +105,8 @@ def _folded(text: str, width: int, *, long_words: bool = False, indent: str = ""
 
 
 def page_columns() -> int:
-    """Width of a page in characters: that of the terminal that is printed on, at least 60; 120 where it is no terminal, so that
-    what a program reads does not depend on where it was started."""
+    """Width of a page in characters: the width of the terminal, at least 60; 120 if the output is not a terminal, so that what
+    another program reads does not depend on where it was started."""
     try:
         columns = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
     except OSError:  # a stream without a file behind it
@@ -115,7 +115,7 @@ def page_columns() -> int:
 
 
 def text_columns() -> int:
-    """Width of wrapped text in characters, which a wide terminal does not make longer to read."""
+    """Width of wrapped text in characters, limited because long lines are hard to read."""
     return min(COLUMNS, page_columns())
 
 
@@ -126,8 +126,8 @@ def print_table(
     right: Sequence[int] = (),
     title: str = "",
 ) -> None:
-    """A table in aligned plain text. Its widest text gives way to the width of a page, and no character is ever left out: what
-    is still wider than a terminal goes on in a further table of the same rows."""
+    """Prints a table in aligned plain text. Its widest text columns are wrapped to the width of a page, and no character is left
+    out: columns that still do not fit go into a further table of the same rows."""
     title, columns = escape.terminal(title), page_columns()
     cells = [[escape.terminal(cell) for cell in row] for row in (headers, *rows)]
     if title:
@@ -153,7 +153,7 @@ def _print_block(cells: list[list[str]], right: Sequence[int], columns: int) -> 
 
 
 def _blocks(columns: int, cells: list[list[str]], right: Sequence[int]) -> list[Sequence[int]]:
-    """The columns of a table in groups that a page has room for, each behind the first column, which names the rows."""
+    """The columns of a table in groups that fit on a page, each group after the first column, which names the rows."""
     least = [max(map(len, column)) for column in zip(*cells, strict=True)]
     least = [width if at in right else min(width, LEAST_WRAPPED) for at, width in enumerate(least)]
     blocks = [[0]]
@@ -165,8 +165,7 @@ def _blocks(columns: int, cells: list[list[str]], right: Sequence[int]) -> list[
 
 
 def _within(columns: int, lines: list[list[str]], right: Sequence[int]) -> list[list[list[str]]]:
-    """Each line of a table as the lines of one that is no wider than `columns`, as far as its text columns have room to give, the
-    widest first."""
+    """Wraps the lines of a table to at most `columns` characters, as far as its text columns can shrink, the widest first."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     over = sum(widths) + 2 * (len(widths) - 1) - columns
     if over <= 0:
@@ -174,7 +173,7 @@ def _within(columns: int, lines: list[list[str]], right: Sequence[int]) -> list[
     for at in sorted(set(range(len(widths))) - set(right), key=lambda at: -widths[at]):
         narrower = max(min(LEAST_WRAPPED, widths[at]), widths[at] - max(over, 0))
         over, widths[at] = over - (widths[at] - narrower), narrower
-    indents = ["  ", *[""] * (len(widths) - 1)]  # in the first column, where a further line looks like a further row
+    indents = ["  ", *[""] * (len(widths) - 1)]  # in the first column, where a continuation line would look like another row
     folded = [
         [_folded(cell, width, long_words=True, indent=indent) for cell, width, indent in zip(line, widths, indents, strict=True)]
         for line in lines
@@ -207,7 +206,7 @@ def progress(message: str) -> Iterator[Expect]:
 
 
 def _show_progress(message: str, expected: Sequence[Effort], done: threading.Event) -> None:
-    """Draws the bar until the work is done: the time that went by, of the time that the work is expected to take."""
+    """Draws the bar until the work is done: the elapsed time as a fraction of the expected time."""
     if done.wait(PATIENCE_S):
         return
     from rich.console import Console
@@ -218,13 +217,13 @@ def _show_progress(message: str, expected: Sequence[Effort], done: threading.Eve
         task, began = bar.add_task(escape.terminal(message), total=None, estimate=""), monotonic() - PATIENCE_S
         while not done.wait(REFRESH_S):
             seconds = max((effort.seconds for effort in expected), default=0.0)
-            if seconds > PATIENCE_S:  # an estimate that was too short does not let the bar look as if all were done
+            if seconds > PATIENCE_S:  # with an estimate that was too short, the bar still does not look complete
                 estimate = f"of about {seconds:.0f} s"
                 bar.update(task, total=seconds, completed=min(monotonic() - began, seconds * NEARLY), estimate=estimate)
 
 
 class Count(click.IntRange):
-    """A whole number within limits; the error for one outside of them names the nearest legal one."""
+    """A whole number within limits; the error for a number outside of them names the nearest legal one."""
 
     name = "count"
 
@@ -303,8 +302,8 @@ class Positive(click.types.FloatParamType):
 
 
 def checked_path(suffixes: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """A callback that refuses, before any work is done, a file whose ending or folder is not one that can be written, and one
-    that another option of the same command writes."""
+    """A callback that refuses, before any work is done, a file with an unknown suffix or in a folder that cannot be written, and
+    a file that another option of the same command writes."""
 
     def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         if value is None:

@@ -26,7 +26,7 @@ TABLE = Table(
     better=f"status = '{TOO_LONG}'",
 )
 Simulated = Callable[[Iterator[tuple[int, Document]]], Iterator[tuple[int, Outcome]]]
-"""Takes up points by their numbers, a few ahead, and gives their outcomes as they come."""
+"""A function that simulates points, a few ahead, and yields their numbers and outcomes as they come."""
 
 
 class StoredSweep:
@@ -40,7 +40,7 @@ class StoredSweep:
         self._store = opened_store(path, TABLE, resume=resume, merge=merge)
 
     def fill(self, simulated: Simulated, *, long: bool) -> None:
-        """Simulates every point that the file does not hold yet, and those that took too long if long work is done now."""
+        """Simulates every point that is not in the file yet, and with `long` also those that were refused as too long."""
         keys: dict[int, str] = {}
         for number, outcome in simulated(self._missing(keys, long=long)):
             key = keys.pop(number)
@@ -56,7 +56,7 @@ class StoredSweep:
             stored = self._store.number(key)
             if stored is not None and not (long and self._at(stored).status == TOO_LONG):
                 self._know(number, key)
-            elif key in self._under_way:  # two points of one scenario, written in two ways
+            elif key in self._under_way:  # two points may be the same scenario, written in two ways
                 self._under_way[key].append(number)
             else:
                 keys[number], self._under_way[key] = key, [number]

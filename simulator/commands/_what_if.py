@@ -17,13 +17,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 WHAT_IF_HELP = (
     "Simulate the step again with one change: gpu, nvlink, pcie, nic or host times a factor (nic=x2), or fields as in "
     "--set: plan.tp=4, perturb=[{rank: 3, speed: 0.5}]. "
-    "May be repeated; each change counts by itself."
+    "May be repeated; each change is simulated by itself."
 )
 
 
 def what_if_options(command: Command) -> Command:
     """The options --what-if and --tornado."""
-    command = picture_option("--tornado", help="Draw what each --what-if adds or saves.")(command)
+    command = picture_option("--tornado", help="Draw the time that each --what-if adds or saves.")(command)
     return click.option("--what-if", "what_ifs", metavar="CHANGE", multiple=True, help=WHAT_IF_HELP)(command)
 
 
@@ -44,7 +44,7 @@ def check_what_ifs(
 def changed_steps(
     scenario: str, settings: tuple[str, ...], changes: tuple[str, ...], run: Run, tornado: str | None, **options: Any
 ) -> WhatIf | None:
-    """The step with each change, drawn where a file is named for it; None without changes."""
+    """The step with each change, drawn into the file `tornado` if one is named; None without changes."""
     if not changes:
         return None
     from ..study.what_if import what_if

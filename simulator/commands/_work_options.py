@@ -1,4 +1,4 @@
-"""Options of commands that simulate many scenarios: who simulates, which part of them, and which results are there already."""
+"""Options of commands that simulate many scenarios: workers, shards, and earlier results."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MOST_WORKERS = 256
 SQLITE = ".sqlite"
 WORKERS_HELP = "Simulate in this number of processes.  [default: one per core]"
 EXECUTOR_HELP = (
-    "Who simulates: processes of this machine, or the workers of the Dask scheduler at dask://HOST:PORT. "
-    "Pickles go to and fro, so such an address is trusted like code.  [default: processes]"
+    "Where to simulate: processes of this machine, or the workers of the Dask scheduler at dask://HOST:PORT. "
+    "The two exchange pickles, so the address is trusted like code.  [default: processes]"
 )
-SHARD_HELP = "Simulate one of N equal parts, as in 3/8. It has a file of its own beside FILE: FILE.3-of-8.sqlite."
-MERGE_HELP = "Take what the files of all shards hold into FILE, then go on as with --resume."
+SHARD_HELP = "Simulate one of N equal parts, such as 3/8. Its file is written beside FILE: FILE.3-of-8.sqlite."
+MERGE_HELP = "Merge the files of all shards into FILE, then continue as with --resume."
 
 
 def work_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -30,7 +30,7 @@ def work_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--merge", is_flag=True, help=MERGE_HELP),
         click.option("--shard", metavar="I/N", help=SHARD_HELP),
-        click.option("--resume", is_flag=True, help="Go on with a table in SQLite: only what it does not hold yet is simulated."),
+        click.option("--resume", is_flag=True, help="Continue a table in SQLite: only missing rows are simulated."),
         click.option("--executor", metavar="NAME", help=EXECUTOR_HELP),
         click.option("--workers", type=Count(1, MOST_WORKERS), help=WORKERS_HELP),
     ):
@@ -39,7 +39,7 @@ def work_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def workers_of(options: dict[str, Any], tasks: int) -> Workers:
-    """Who simulates so many scenarios."""
+    """The workers for this many scenarios."""
     from ..study.pool import PROCESSES, Workers, cores
 
     executor, number = options["executor"], options["workers"]
@@ -49,7 +49,7 @@ def workers_of(options: dict[str, Any], tasks: int) -> Workers:
 
 
 def shard_of_options(options: dict[str, Any], file: str | None, example: str) -> Shard:
-    """The part that is simulated. Raises `UserError` for options that need a table in SQLite, if none is named."""
+    """The shard to simulate. Raises `UserError` for options that need a table in SQLite, if none is named."""
     from ..study.shard import WHOLE, shard_of
 
     needs = [f"--{name}" for name in ("resume", "shard", "merge") if options[name]]

@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from ..config.document import Document
 
 USUAL_TOKENS = 8192
-"""Tokens of a training sequence where none are given."""
+"""Default number of tokens of a training sequence."""
 MOST_GPUS, MOST_SEQUENCES, MOST_TOKENS = 2**20, 2**24, 2**27
 OF_TRAINING = ("sequence_length", "global_batch", "microbatch_size")
-"""Options of training only; of inference only."""
+"""Options for training only, and for inference only."""
 OF_INFERENCE = ("batch", "context")
 
 
-@click.command("advise", short_help="Recommend a parallelism, with reasons; or what makes a plan fit.")
+@click.command("advise", short_help="Recommend a parallelism, with reasons, or changes that make a plan fit.")
 @click.argument("model")
 @click.option("--cluster", help="A name that `trainsim catalog clusters` lists, or a YAML file.")
-@click.option("--gpus", type=Count(1, MOST_GPUS), help="How many GPUs of the cluster.  [default: all]")
+@click.option("--gpus", type=Count(1, MOST_GPUS), help="Number of GPUs.  [default: all GPUs of the cluster]")
 @click.option("--inference", is_flag=True, help="Advise on serving the model instead of training it.")
 @click.option("--sequence-length", type=Count(1, MOST_TOKENS), help="Training: tokens of a sequence.  [default: 8192]")
-@click.option("--global-batch", type=Count(1, MOST_SEQUENCES), help="Training: sequences of a step.  [default: by the GPUs]")
-@click.option("--microbatch-size", type=Count(1, MOST_SEQUENCES), help="Training: sequences at a time.  [default: 1]")
-@click.option("--batch", type=Count(1, MOST_SEQUENCES), help="Inference: sequences that a replica decodes.  [default: 16]")
+@click.option("--global-batch", type=Count(1, MOST_SEQUENCES), help="Training: sequences per step.  [default: by number of GPUs]")
+@click.option("--microbatch-size", type=Count(1, MOST_SEQUENCES), help="Training: sequences per microbatch.  [default: 1]")
+@click.option("--batch", type=Count(1, MOST_SEQUENCES), help="Inference: sequences decoded per replica.  [default: 16]")
 @click.option("--context", type=Count(1, MOST_TOKENS), help="Inference: tokens of a sequence.  [default: 8192]")
 @click.option("--dtype", help="Number format: of training, or of the weights for inference.  [default: bf16]")
 @click.option("--out", metavar="FILE.yaml", callback=checked_path((".yaml", ".yml")), help="Write the scenario to this file.")
@@ -47,9 +47,9 @@ def command(
 ) -> None:  # fmt: skip
     """Recommend a parallelism for MODEL, a name or a YAML file, on GPUs of a cluster.
 
-    The steps are those in which people reason: one GPU, tensor parallelism in a node, a pipeline across nodes, sharding, experts,
-    long inputs, the bubble. Each says which number decided it, what it proposes, and the simulated time of a training step; the
-    fastest plan is printed as a scenario that `trainsim run` takes. With --inference the steps are arithmetic on weights, KV
+    The advice follows the usual order of reasoning: one GPU, tensor parallelism in a node, a pipeline across nodes, sharding,
+    experts, long inputs, the bubble. Each step names the number that decided it, its proposals, and their simulated step times;
+    the fastest plan is printed as a scenario for `trainsim run`. With --inference the steps are arithmetic on weights, KV
     cache and memory bandwidth, with the times of GEMMs and all-reduces; no server is simulated.
 
     Without --cluster, MODEL is a scenario: the advice is for its model, cluster, job and framework. If its own plan does not fit,
@@ -80,7 +80,7 @@ def command(
 
 
 def _refuse_extras(cluster: str | None, inference: bool, options: dict[str, Any]) -> None:
-    """Options that the kind of advice has no use for are refused; advice on inference needs a cluster."""
+    """Refuses options that do not apply to the kind of advice; advice on inference needs a cluster."""
     if inference and not cluster:
         raise UserError("--cluster is missing", hint="trainsim advise llama3-70b --inference --cluster dgx-h100 --gpus 8")
     of_scenario = (*OF_INFERENCE, *OF_TRAINING, "dtype", "gpus")
@@ -93,7 +93,7 @@ def _refuse_extras(cluster: str | None, inference: bool, options: dict[str, Any]
 def _document(
     model: str, cluster: str | None, gpus: int | None, sizes: dict[str, Any], settings: tuple[str, ...], *, trust: bool
 ) -> Document:
-    """The document of the scenario to advise on: of a file or a name, or of a model on a cluster."""
+    """The document of the scenario to advise on: from a file or a name, or from a model on a cluster."""
     from ..advise.training_advice import cluster_on, usual_global_batch
     from ..config import catalog, load
 
@@ -109,7 +109,7 @@ def _document(
 
 
 def _train(document: Document, folder: Path, *, long: bool, trust: bool) -> tuple[TrainingAdvice, tuple[Remedy, ...], list[str]]:
-    """The advice on a scenario, what makes its own plan fit, and the recommended scenario as lines of a file of a folder."""
+    """The advice on a scenario, the remedies for its own plan, and the recommended scenario as lines of a file in `folder`."""
     from ..advise.remedies import remedies
     from ..advise.training_advice import advise
     from ..config.named_parts import Trust

@@ -26,15 +26,15 @@ def command() -> None:
 @click.option("--out", metavar="FILE.yaml", callback=checked_path((".yaml", ".yml")), help="Write to this file, not to stdout.")
 @click.option("--inside", metavar="FABRIC", help="Start the links inside nodes from this fabric.  [default: the nearest]")
 @click.option("--across", metavar="FABRIC", help="Start the network between nodes from this fabric.  [default: the nearest]")
-@click.option("--kind", metavar="COLLECTIVE", help="Collective of runs that do not name their program, such as alltoall.")
+@click.option("--kind", metavar="COLLECTIVE", help="Collective of runs whose output does not name it, such as alltoall.")
 @json_option
 def links(
     files: tuple[Path, ...], out: str | None, inside: str | None, across: str | None, kind: str | None, as_json: bool
 ) -> None:
     """Fit a fabric to FILES, the output of nccl-tests (its table, or its JSON): constants, and a curve for each run.
 
-    Give runs of several collectives and numbers of GPUs, in one file or in several. Values that they do not determine are taken
-    from the nearest fabric of the catalog.
+    The files should hold runs of several collectives and numbers of GPUs. Values that the runs do not determine are taken from
+    the nearest fabric of the catalog.
     """
     from ..calibrate.fit_fabric import calibrated
     from ..config import fabric_files
@@ -119,7 +119,7 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
         say(f"no profile: {written.why_no_profile}" + f"\n  hint: {written.hint}" * bool(written.hint))
 
 
-@command.command("power", short_help="Watch clock and power of this GPU under sustained loads.")
+@command.command("power", short_help="Record clock and power of this GPU under sustained loads.")
 @click.option("--loads", "names", help="Run these loads only, such as gemm,attention_fwd,layer,step.  [default: all]")
 @click.option("--seconds", default="3 s", show_default=True, help="Time of each load.")
 @click.option("--out", metavar="DIR", help="Folder of the results.  [default: results/calibration/GPU-DATE]")
@@ -128,11 +128,11 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
 )
 @json_option
 def power(names: str | None, seconds: str, out: str | None, device: str, as_json: bool) -> None:
-    """Run GEMMs, attention, memory-bound operators, a layer and training steps for seconds each, and watch clock and power.
+    """Run GEMMs, attention, memory-bound operators, a layer and training steps for seconds each, and record clock and power.
 
     Kernel tables are timed in bursts; a training step runs at the clock that the board sustains. The times of short windows go to
-    sustained.csv, the description of the machine to sustained.json. GEMMs also run for a share of the time only, and on zeros:
-    how the clock follows the power is seen without changing a limit. Steps run as eager operators and as one CUDA graph.
+    sustained.csv, the description of the machine to sustained.json. GEMMs also run for a fraction of the time only, and on zeros,
+    which shows how the clock depends on the power without changing a limit. Steps run as eager operators and as one CUDA graph.
     """
     from datetime import date
 
@@ -220,7 +220,7 @@ def trace(file: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
 
 
 def _write(out: str | None, content: str) -> None:
-    """Writes a file, if one is asked for."""
+    """Writes a file, if one is named."""
     if out:
         with atomic(out) as temporary:
             temporary.write_text(content, encoding="utf-8")

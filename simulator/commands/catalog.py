@@ -48,7 +48,7 @@ AUTOMATIC = {
 }
 """Defaults that depend on the rest of a scenario."""
 OF_THEIR_SHAPES = ("wan", "vertices", "links")
-"""Fields of a cluster that one shape needs and no other has."""
+"""Fields of a cluster that a single shape needs."""
 
 
 @click.command("catalog", short_help="List everything that has a name.")
@@ -99,7 +99,7 @@ def _print_gpus(as_json: bool) -> None:
 
 
 def _about(kind: str) -> dict[str, str]:
-    """The names of a kind, and what each is."""
+    """The names of a kind, each with a description."""
     found = {name: catalog.headline(path) for name, path in catalog.files(kind).items()}
     if kind == "fabrics":
         from ..config.fabric_files import IDEAL
@@ -122,7 +122,7 @@ def _print_defaults(as_json: bool) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A value as a file has it, times and sizes with their units."""
+    """A value in the form of a file, times and sizes with their units."""
     if not isinstance(value, Declared):
         return value
     show = {"seconds": show_s, "bytes": show_bytes}
@@ -131,7 +131,7 @@ def _plain(value: Any) -> Any:
 
 
 def _written(value: Any) -> str:
-    """A value as it stands in a file."""
+    """A value in the syntax of a file."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
     return value if isinstance(value, str) else shown(value)

@@ -44,13 +44,13 @@ class Size(click.types.IntParamType):
 @click.command("collective", short_help="Time a collective on a cluster: the table of nccl-tests.")
 @click.argument("kind")
 @click.option("--cluster", required=True, help="A name that `trainsim catalog clusters` lists, or a YAML file.")
-@click.option("--gpus", type=Count(1, 2**20), help="How many in all.  [default: those of the nodes]")
-@click.option("--nodes", type=Count(1, 2**20), help="Over how many nodes.  [default: as few as hold the GPUs]")
+@click.option("--gpus", type=Count(1, 2**20), help="Number of GPUs.  [default: all GPUs of the nodes]")
+@click.option("--nodes", type=Count(1, 2**20), help="Number of nodes.  [default: as few as hold the GPUs]")
 @click.option("-b", "first", type=Size(), default="8", show_default=True, help="Smallest size.")
 @click.option("-e", "last", type=Size(), default="8G", show_default=True, help="Largest size.")
 @click.option("-f", "factor", type=Count(2, 1024), default=2, show_default=True, help="Factor from one size to the next.")
 @click.option("--algorithm", default="auto", show_default=True, help="One that `trainsim catalog collectives` lists, or auto.")
-@click.option("--library", default="nccl", show_default=True, help="Whose choice auto is: nccl, nccl-plain, trtllm or vllm.")
+@click.option("--library", default="nccl", show_default=True, help="Library behind auto: nccl, nccl-plain, trtllm or vllm.")
 @click.option(
     "--fidelity",
     type=click.Choice(FIDELITIES, case_sensitive=False),
@@ -58,8 +58,8 @@ class Size(click.types.IntParamType):
     show_default=True,
     help="How links are shared.",
 )
-@click.option("--pieces", type=Count(1, 2**20), help="Into how many a pipelined algorithm cuts a payload.  [default: no end]")
-@click.option("--matrix", type=click.Path(path_type=Path), help="A CSV of bytes, for an uneven alltoall in place of sizes.")
+@click.option("--pieces", type=Count(1, 2**20), help="Pieces of a payload in pipelined algorithms.  [default: infinitely many]")
+@click.option("--matrix", type=click.Path(path_type=Path), help="CSV of bytes per pair of ranks, for an uneven alltoall.")
 @trust_option
 @long_option
 @json_option
@@ -69,12 +69,12 @@ def command(
 ) -> None:  # fmt: skip
     """Time collective KIND (all_reduce, reduce_scatter, all_gather, alltoall, broadcast or sendrecv) without contention, by size.
 
-    Sizes and bus bandwidths are counted as nccl-tests counts them: the size of a gather, scatter or all-to-all is that of
-    the whole buffer of a rank.
+    Sizes and bus bandwidths are defined as in nccl-tests: the size of a gather, scatter or all-to-all is that of the whole
+    buffer of a rank.
 
     An alltoall can be uneven: --matrix FILE.csv holds a row and a column for each rank and no header; the number in row i
-    and column j is how many bytes rank i has for rank j. There are as many GPUs as rows, and one line is printed: its size
-    is what a rank holds on average, what it keeps for itself included, rounded up to whole bytes.
+    and column j is the number of bytes that rank i sends to rank j. There are as many GPUs as rows, and one line is printed:
+    its size is the mean number of bytes of a rank, including those that it keeps, rounded up.
 
     Of the libraries, nccl-plain is NCCL with a data type that switches cannot reduce, such as int8; trtllm and vllm reduce
     small payloads within a node by kernels of their own.
@@ -130,8 +130,8 @@ def _matrix(file: Path, kind: str, gpus: int | None) -> Array:
 
 
 def _large_enough(name: str, gpus: int | None, nodes: int | None, trust: Trust) -> Cluster:
-    """The cluster, grown to as many nodes as were asked for if it has fewer; a file that cannot be built as it stands is built
-    with the nodes that were asked for.
+    """The cluster, enlarged to the requested number of nodes if it has fewer; a file that cannot be built with its own number of
+    nodes is built with the requested one.
     """
     from ..config.load import cluster as find
 

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 FEWEST = 2
 MOST_OPERATORS = 8
-"""Operators that are listed, those whose time differs most."""
+"""Number of operators that are listed: those whose time differs most."""
 LEAST_SPREAD = 0.0005
 """Smallest spread of a result over the runs, as a fraction of its largest magnitude, that is listed."""
 WIDEST = 40
-"""Characters of a value, and of the name of a run, that a table shows."""
+"""Number of characters of a value, and of the name of a run, that a table shows."""
 UNITS: Mapping[str, Callable[[float], str]] = {
     "bytes_per_s": show_rate,
     "flop_per_s": show_flop_rate,
@@ -59,7 +59,7 @@ def command(scenarios: tuple[str, ...], allow_oom: bool, gantt: str | None, trus
     """Simulate two or more SCENARIOS and show the fields that differ, and the results that differ.
 
     Results are the metrics, the time of every stage, and the time of every operator and axis of communication on a mean rank.
-    What is equal in all is left out; in a table of three or more, `=` marks what is equal in a run and the first one.
+    Values that are equal in all runs are left out; in a table of three or more runs, `=` marks a value equal to the first run's.
     """
     from ..simulation.runnable import load_one
     from ..study.compare import compare
@@ -110,7 +110,7 @@ def _print(found: Comparison) -> None:
 
 
 def _tables(runs: list[str], differing: Mapping[str, tuple[Any, ...]]) -> Iterator[list[list[str]]]:
-    """Columns of tables that fit on a page: names, then the values of runs, each behind the first with its changes."""
+    """Columns of tables that fit on a page: names, then the values of runs; each run after the first also has its changes."""
     if not differing:
         return
     first, *others = ([run, *(_shown(name, values[i]) for name, values in differing.items())] for i, run in enumerate(runs))
@@ -127,7 +127,7 @@ def _tables(runs: list[str], differing: Mapping[str, tuple[Any, ...]]) -> Iterat
 
 
 def _shown(name: str, value: Any) -> str:
-    """A value in words, a number in the unit that its name ends in."""
+    """A value in words; a number in the unit that its name ends in."""
     if value is None:
         return "-"
     if _is_number(value) and (show := _unit(name)):
@@ -145,18 +145,18 @@ def _unit(name: str) -> Callable[[float], str] | None:
 
 
 def _cut(name: str) -> str:
-    """The name of a run in the head of a column; of a long one its end, where paths differ."""
+    """The name of a run in the head of a column; only the end of a long name, because paths differ there."""
     return name if len(name) <= WIDEST else f"...{name[3 - WIDEST :]}"
 
 
 def _difference(values: tuple[Any, ...]) -> float:
-    """Between the largest and the smallest; a run without such a value has zero."""
+    """Difference of the largest and the smallest value; a run without such a value counts as zero."""
     numbers = [value or 0.0 for value in values]
     return float(max(numbers) - min(numbers))
 
 
 def _spread(values: tuple[Any, ...]) -> float:
-    """The difference as a fraction of the largest magnitude. What is no number differs altogether."""
+    """The difference as a fraction of the largest magnitude; 1 for values that are not numbers."""
     if not all(value is None or _is_number(value) for value in values):
         return 1.0
     largest = float(max(abs(value or 0.0) for value in values))
@@ -164,7 +164,7 @@ def _spread(values: tuple[Any, ...]) -> float:
 
 
 def _change(first: Any, other: Any) -> str:
-    """By how much a value differs from that of the first run, where both are numbers; `=` where the two are equal."""
+    """The difference of a value from that of the first run, if both are numbers; `=` if the two are equal."""
     if first == other:
         return "="
     return f"{other / first - 1:+.1%}" if _is_number(first) and _is_number(other) and first else ""

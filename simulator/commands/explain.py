@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..advise.explanation import Explanation
 
 MOST_IDLE = 8
-"""Most causes of idle time that are listed by themselves."""
+"""Largest number of causes of idle time that are listed separately."""
 
 
 @click.command("explain", short_help="Say why a step is slow, and what to change.")
@@ -48,10 +48,10 @@ def command(
 ) -> None:  # fmt: skip
     """Say in words and numbers why a training step of SCENARIO takes as long as it does, and what would make it shorter.
 
-    The waterfall removes one cause after another and simulates the step again; what a cause adds is the difference, and what
-    remains above the model's flop at peak is the pipeline bubble. The critical path is the chain of tasks that waited for each
-    other. Changes are simulated plans that fit in memory and differ from this one in one decision. Splits of the layers are tried
-    as far as 30 s of estimated work allow, or all of them with --long.
+    The waterfall removes one cause after another and simulates the step again; a cause adds the difference, and the remainder
+    above the time of the model's flop at peak is the pipeline bubble. The critical path is the chain of tasks that waited for
+    each other. Changes are simulated plans that fit in memory and differ from this one in one decision. Splits of the layers are
+    tried as far as 30 s of estimated work allow, or all of them with --long.
     """
     from ..advise.explanation import explain
     from ..advise.neighbours import expected_work
@@ -117,7 +117,7 @@ def _print(found: Explanation) -> None:
 
 
 def _paragraph(start: str, text: str) -> None:
-    """Text wrapped to the width of the page, behind a number."""
+    """Text wrapped to the width of the page, after a number."""
     behind = " " * len(start)
     say(
         fill(text, text_columns(), initial_indent=start, subsequent_indent=behind, break_on_hyphens=False, break_long_words=False)

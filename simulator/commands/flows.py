@@ -26,8 +26,8 @@ def command(cases: Path, long: bool, as_json: bool) -> None:
     """Compute when each flow of CASES, a JSON file, ends. Flows share links max-min fairly.
 
     The file holds {"cases": [{"name", "links": [{"capacity_Bps", "latency_s"}], "flows": [{"start_s", "size_B", "route"}]}]},
-    where a route lists links by their index. Ends are exact. Those of a case that would take too long are computed in 64 bits by
-    the compiled engine, where it is installed, and are rounded to about a millionth.
+    where a route lists links by their index. End times are exact. For a case that would take too long, the compiled engine, if
+    installed, computes them in 64 bits, rounded to about a millionth.
     """
     from ..study.flows import flows
 

@@ -25,11 +25,11 @@ PLACES = {
 }
 BEST = "best"
 MTBF_HELP = 'Mean time between failures of one gpu, nic or switch, or of the job: "50000 h", "nic=200000 h". May be repeated.'
-NODE_HELP = "Rate at which a node reads and writes.  [default: 2 GB/s, assumed]"
+NODE_HELP = "Rate at which a node reads and writes checkpoints.  [default: 2 GB/s, assumed]"
 INTERVAL_HELP = 'Training between two checkpoints, such as "30 min".  [default: best]'
 
 
-@click.command("goodput", short_help="Say how much of its time a long run makes progress.")
+@click.command("goodput", short_help="Show the fraction of time in which a long run makes progress.")
 @scenario_argument
 @click.option("--mtbf", "mtbf", multiple=True, metavar="[KIND=]TIME", help=MTBF_HELP)
 @click.option("--checkpoint-interval", metavar="TIME|best", help=INTERVAL_HELP)
@@ -39,13 +39,13 @@ INTERVAL_HELP = 'Training between two checkpoints, such as "30 min".  [default: 
 @click.option("--node-bandwidth", metavar="RATE", help=NODE_HELP)
 @click.option("--storage-bandwidth", metavar="RATE", help="Rate of the storage in total.  [default: no limit]")
 @click.option("--detection", metavar="TIME", help="Time until a failure is noticed.  [default: 5 min, assumed]")
-@click.option("--restart", metavar="TIME", help="Time to start anew, besides reading.  [default: 10 min, assumed]")
-@click.option("--spares", type=int, help="Spare nodes.  [default: always enough]")
+@click.option("--restart", metavar="TIME", help="Time of a restart, without reading the checkpoint.  [default: 10 min, assumed]")
+@click.option("--spares", type=int, help="Number of spare nodes.  [default: always enough]")
 @click.option("--repair", metavar="TIME", help="Mean time to repair a node.  [default: 24 h, assumed]")
 @click.option("--straggler-mtbf", metavar="TIME", help="Mean time between two slow spells of one GPU.  [default: none]")
 @click.option("--straggler-speed", type=float, help="Speed of a slow GPU.  [default: 0.8]")
 @click.option("--straggler-lasts", metavar="TIME", help="Time that a slow spell lasts.  [default: 1 h]")
-@click.option("--days", type=int, help="Length of the report.  [default: 30]")
+@click.option("--days", type=int, help="Number of days that the report covers.  [default: 30]")
 @long_option
 @json_option
 def command(
@@ -55,9 +55,9 @@ def command(
 
     For example: trainsim goodput llama3-70b-64xh100 --mtbf gpu=50000h
 
-    --mtbf or --checkpoint-interval is needed: how often something fails, or how often a checkpoint is written. A time between
-    failures may be a count too, such as gpu="148 in 54 d of 16384". The best interval is that of the model; Young's and Daly's
-    stand beside it. ETTR is the effective training time ratio, and goodput counts stragglers too.
+    Either --mtbf (how often something fails) or --checkpoint-interval (how often a checkpoint is written) is needed. A time
+    between failures may also be given as a count, such as gpu="148 in 54 d of 16384". The best interval of the model is printed
+    with those of Young and of Daly. ETTR is the effective training time ratio; goodput also counts stragglers.
     """
     from ..simulation.runnable import load_one
     from ..study.goodput import goodput_of, written
@@ -74,7 +74,7 @@ def command(
 
 
 def _failures(mtbf: tuple[str, ...]) -> dict[str, Any]:
-    """The values of --mtbf by their places; without a kind, that of a GPU."""
+    """The values of --mtbf by their places; a value without a kind is that of a GPU."""
     from ..config.document import Mark
 
     faults, found = list[Fault](), dict[str, Any]()

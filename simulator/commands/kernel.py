@@ -1,4 +1,4 @@
-"""`trainsim kernel`: what one kernel takes on a GPU, and where that is known from."""
+"""`trainsim kernel`: the time of one kernel on a GPU, and its provenance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POWER_HELP = "burst: in a short loop of launches, as tables time kernels; sustai
 @click.command("kernel", short_help="Time one kernel on a GPU: a GEMM, attention, a norm.")
 @click.argument("op")
 @click.option("--gpu", required=True, help="A GPU that `trainsim catalog gpus` lists, by any of its names, or a YAML file.")
-@click.option("--dtype", default="bf16", show_default=True, help="A dtype that the GPU has; fp32 is fp32, not tf32.")
+@click.option("--dtype", default="bf16", show_default=True, help="A dtype that the GPU supports; fp32 means fp32, not tf32.")
 @click.option("-m", "m", type=Count(1, MOST_SIZE), help="Rows of the GEMM, or of a row-wise operator.")
 @click.option("-n", "n", type=Count(1, MOST_SIZE), help="Columns.")
 @click.option("-k", "k", type=Count(1, MOST_SIZE), help="The inner dimension of a GEMM.")
@@ -27,9 +27,9 @@ POWER_HELP = "burst: in a short loop of launches, as tables time kernels; sustai
 @click.option("--kv-heads", type=Count(1, MOST_SIZE), help="Key heads.  [default: as many as query heads]")
 @click.option("--head-dim", type=Count(1, MOST_SIZE), help="Width of a head.  [default: 128]")
 @click.option("--causal/--full", default=None, help="Whether a token sees only those before it.  [default: causal]")
-@click.option("--top-k", type=Count(1, MOST_SIZE), help="To how many of the experts of moe_ffn a token goes.")
-@click.option("--library", default="", help="Whose kernels: fa1, fa2, fa3, cudnn, unfused, trtllm ...  [default: the usual]")
-@click.option("--eager", is_flag=True, help="Memory-bound operators as an eager framework runs them, unfused.")
+@click.option("--top-k", type=Count(1, MOST_SIZE), help="Number of experts of moe_ffn that a token is sent to.")
+@click.option("--library", default="", help="Library of kernels: fa1, fa2, fa3, cudnn, unfused, trtllm ...  [default: the usual]")
+@click.option("--eager", is_flag=True, help="Split memory-bound operators as an eager framework does.")
 @click.option("--power", type=click.Choice(POWERS, case_sensitive=False), default="burst", show_default=True, help=POWER_HELP)
 @click.option("--profile", default="", help="What `trainsim calibrate fit` wrote for this GPU.")
 @click.option(
@@ -38,14 +38,14 @@ POWER_HELP = "burst: in a short loop of launches, as tables time kernels; sustai
 @json_option
 def command(op: str, gpu: str, dtype: str, as_json: bool, **options: Any) -> None:
     """Time kernel OP: gemm, gemm_wgrad, attention, attention_backward, or a memory-bound operator such as rmsnorm or add.
-    Names as tables of measurements write them, such as gemm_bwd and elementwise, are understood too.
+    Names from tables of measurements, such as gemm_bwd and elementwise, are understood too.
 
     A GEMM takes -m -n -k (and --batch), attention --batch --seq --heads, moe_ffn -m tokens of -k channels through --top-k of
     --batch experts of -n channels, any other operator -m rows of -n columns; the backward pass of an operator ends in
-    _backward. With --eager that is autograd's: add_backward launches no kernel and takes no time, because the gradient of a sum
-    is that of each term, while residual_backward adds the gradients of two branches. A cast reads 16 bits and writes DTYPE,
-    once; the state of Adam is in fp32 whatever DTYPE is. The answer says which measurements it comes from, its relative standard
-    error, and whether it lies beyond what was measured.
+    _backward. With --eager it is the one of autograd: add_backward launches no kernel and takes no time, because each term gets
+    the gradient of the sum, while residual_backward adds the gradients of two branches. A cast reads 16 bits and writes DTYPE,
+    once; the state of Adam is in fp32 whatever DTYPE is. The answer names the measurements behind it, its relative standard
+    error, and whether it lies beyond the measured sizes.
     """
     from ..study.kernel_time import kernel
 

@@ -1,4 +1,4 @@
-"""`trainsim memory`: the memory of every pipeline rank, by class and over time, and that of one rank explained."""
+"""`trainsim memory`: the memory of every pipeline rank, by class and over time, and every term of one rank."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command(
 ) -> None:  # fmt: skip
     """Show the memory of every pipeline rank of SCENARIO by class, and the time of its peak. Exit code 3 if it does not fit.
 
-    With --explain the term of an operator is what the operator keeps for its gradients: mostly its input.
+    With --explain the term of an operator is the memory that it keeps for its gradients: mostly its input.
     """
     from ..advise.remedies import remedies
     from ..simulation.runnable import load_one

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     """One link, the edges of intervals in seconds, and its mean bytes/s in each."""
 
 MOST_WAITS = 3
-"""The limiting links that are listed one by one; the rest is summed."""
+"""Number of limiting links that are listed one by one; the others are summed."""
 
 
 @click.command("network", short_help="Show the links that limit a training step.")
@@ -52,13 +52,13 @@ def command(
     """Simulate a training step of SCENARIO. Show the links that limit it, and the utilisation of every class of links.
 
     The first table divides the exposed communication of the step: the time in which ranks are idle until a collective or a
-    transfer ends. It counts as latency until the first byte moves, and then for the links that limit the rate. `nic <> leaf`
-    means the links of both directions, because a ring loads both. All times are means over ranks. "At full links" is the part
-    in which the limiting links are saturated. In the rest the rate is the one of an uncontended collective, as measured on the
-    library or modelled round by round.
+    transfer ends. This time counts as latency until the first byte moves, and then for the links that limit the rate. `nic <>
+    leaf` means the links of both directions, because a ring loads both. All times are means over ranks. "At full links" is the
+    part in which the limiting links are saturated. In the rest the rate is that of an uncontended collective, as measured with
+    the library or modelled round by round.
 
-    The second table sums up each class of links. Mean utilisation is the traffic divided by what the links could carry in the
-    step, with any perturbation taken into account.
+    The second table sums up each class of links. Mean utilisation is the traffic divided by the capacity of the links over the
+    step, including perturbations.
 
     The third table lists single limiting links, and the fourth the links with the highest utilisation. Links that carry the
     same traffic at the same times are listed once, with their number; the wait is for any of them. Its mean is over all ranks of
@@ -157,7 +157,7 @@ def _print_tables(
 
 
 def _wait_rows(network: Network) -> list[list[str]]:
-    """What exposed communication waits for, the longest first; the shortest in one row."""
+    """The rows of exposed communication by limiting links, the longest first; the shortest are summed in one row."""
     listed = [(_limit(w.links), ", ".join(w.waited_by_axis_s), w.waited_s, w.full_s) for w in network.waits[:MOST_WAITS]]
     if rest := network.waits[MOST_WAITS:]:
         axes = ", ".join(dict.fromkeys(axis for w in rest for axis in w.waited_by_axis_s))

@@ -42,13 +42,11 @@ ENGINE_HELP = (
     "All give equal results; auto picks one."
 )
 COSTS_HELP = (
-    "List all kernels and collectives (of each job by itself): time, how much longer that is than in a short burst, model, "
+    "List all kernels and collectives (of each job by itself): time, increase over the time in a short burst, model, "
     "provenance, standard error."
 )
 TRACE_HELP = "Write a trace of one rank of each kind for ui.perfetto.dev."
-HTA_HELP = (
-    "Write traces as PyTorch's profiler does, for tools such as HTA: a file for one rank of each kind that behaves differently."
-)
+HTA_HELP = "Write traces in the format of PyTorch's profiler, for tools such as HTA: a file for one rank of each kind."
 REPORT_HELP = "Write one HTML file with figures, timeline, memory, network and costs."
 STEPS_HELP = "Simulate this number of steps from time zero and report their mean.  [default: one step of a long run]"
 
@@ -63,7 +61,7 @@ def _checked_folder(ctx: click.Context, param: click.Parameter, value: str | Non
 @click.command("run", short_help="Simulate a training step.")
 @scenario_argument
 @click.option("--engine", type=click.Choice(ENGINES, case_sensitive=False), default="auto", show_default=True, help=ENGINE_HELP)
-@click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate ranks that behave alike too.")
+@click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate every rank, without folding.")
 @click.option("--steps", type=Count(1, MOST_STEPS), help=STEPS_HELP)
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @picture_option("--gantt", help="Draw the timeline.")
@@ -93,9 +91,9 @@ def command(
 ) -> None:  # fmt: skip
     """Simulate a training step of SCENARIO, a YAML file or a name that `trainsim catalog scenarios` lists.
 
-    The interval printed with the step time holds the measured steps of nine in ten published runs. `--costs` lists the standard
-    error of every kernel and collective. Sample latency is the time from the start of a microbatch's first forward pass to the
-    end of its last one, the mean over microbatches.
+    The interval printed with the step time contains the measured step for nine in ten published runs. `--costs` lists the
+    standard error of every kernel and collective. Sample latency is the time from the start of a microbatch's first forward pass
+    to the end of its last one, the mean over microbatches.
 
     A scenario with `jobs` runs several jobs at once on one cluster, and reports how much each job slows down.
     """
@@ -150,7 +148,7 @@ def _with_costs(record: dict[str, Any], listed: Sequence[tuple[str, Run]]) -> di
 
 
 def _list_costs(run: Run, title: str) -> None:
-    """A table of all kernels and collectives, with standard errors; models are numbered, and named below it."""
+    """Prints a table of all kernels and collectives, with standard errors; models are numbered, and named below it."""
     from ..units import US_PER_S, show_digits
 
     costs = (*run.kernel_costs, *run.collective_costs)
@@ -170,18 +168,18 @@ def _list_costs(run: Run, title: str) -> None:
 
 
 def _beyond(cost: OpCost) -> bool:
-    """Whether a kernel lies beyond what was measured; of collectives the provenance says so."""
+    """Whether a kernel lies beyond the measured sizes; for collectives the provenance says so."""
     return cost.extrapolated and not cost.axis
 
 
 def _over_burst(cost: OpCost) -> str:
-    """How much longer a kernel takes than in a short burst of launches; blank where it does not."""
+    """The time of a kernel relative to that in a short burst of launches; blank if they are equal."""
     more = f"{cost.over_burst - 1:+.0%}"
     return "     " if cost.over_burst == 1 else f" {more:>4}"
 
 
 def _refuse_extras(options: dict[str, Any]) -> None:
-    """Several jobs on one cluster take none of these options."""
+    """Raises `UserError` for these options, none of which applies to several jobs on one cluster."""
     usual = {"engine": "auto", "folding": True}
     extra = [name for name, value in options.items() if name not in ("allow_oom", "long") and value != usual.get(name)]
     if extra:
@@ -190,7 +188,7 @@ def _refuse_extras(options: dict[str, Any]) -> None:
 
 
 def _check_window(run: Run, window_s: tuple[float, float] | None) -> None:
-    """Refuses a part of the time axis that begins behind its end, in the unit of the option."""
+    """Refuses a window of the time axis that ends before it begins; the message has the unit of the option."""
     from ..units import MS_PER_S, seconds
 
     end_ms = seconds(run.observation.until_ns - run.observation.from_ns) * MS_PER_S
@@ -201,7 +199,7 @@ def _check_window(run: Run, window_s: tuple[float, float] | None) -> None:
 
 
 def _write(run: Run, places: Sequence[str | None], look: dict[str, Any]) -> list[tuple[str, str]]:
-    """Writes the figures that were asked for: timeline, trace, traces of ranks, report; returns what was written, and where."""
+    """Writes the requested figures (timeline, trace, traces of ranks, report); returns their kinds and paths."""
     from ..units import counted
 
     gantt_file, trace_file, hta_folder, report_file = places

@@ -66,7 +66,7 @@ class Durations(click.types.FloatParamType):
     "--objective",
     type=click.Choice(["makespan", "span"], case_sensitive=False),
     default="makespan",
-    help="The time that a search minimises.",
+    help="The time that a searched schedule minimises.",
 )
 @click.option("--memory-count", type=click.Choice(["fw", "half"], case_sensitive=False), default="half", help=MEMORY_COUNT_HELP)
 @click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, help="Seconds for a search.")
@@ -93,8 +93,9 @@ def command(
 
     With --compare all schedules do the same work. A duration then stands for the whole share of a rank in one microbatch, and
     is divided by the chunks and the splits of each schedule. M counts whole microbatches. Several durations stand for P equal
-    parts of the model. `#` is the place by makespan, without the latency c of --comm and with it; `activations` the largest
-    number of microbatches whose activations one rank holds; `copies` of the model are kept by schedules of two directions.
+    parts of the model. `#` is the place by makespan, without and with the latency c of --comm; `activations` is the largest
+    number of microbatches whose activations one rank holds; `copies` is the number of copies of the model (2 for schedules of
+    two directions).
     """
     names = [*([name] if name else []), *(part.strip() for part in (compare or "").split(",") if part.strip())]
     if name and compare is None:
@@ -132,7 +133,7 @@ def _evaluate(name: str, options: dict[str, Any], csv_file: str | None, plot_fil
 
 
 def _without_effect(name: str, options: dict[str, Any], result: Evaluation) -> Iterator[str]:
-    """Notes on options that a schedule has no use for, although another order would be the answer to them."""
+    """Notes on options that do not change the order of this schedule, although another schedule would use them."""
     if options["chunks"] > 1 and result.layout.shape.chunks == 1:
         yield f"{catalog.called(name)} has one chunk on each rank: --chunks {options['chunks']} has no effect"
     limit, by_name = options["memory_limit"], not catalog.is_code(name) and not catalog.is_table(name)
@@ -142,12 +143,12 @@ def _without_effect(name: str, options: dict[str, Any], result: Evaluation) -> I
 
 
 def _options_of(schedule: str) -> tuple[str, ...]:
-    """The options that a schedule of the catalog has a use for."""
+    """The options that apply to a schedule of the catalog."""
     return tuple(getattr(catalog.module("schedules", schedule), "OPTIONS", ()))
 
 
 def _proof(certificate: Any) -> list[tuple[str, str]]:
-    """The proven distance of a schedule that was searched for from the best one."""
+    """The proven distance of a searched schedule from the best possible one."""
     if certificate is None:
         return []
     bound = f"{certificate.lower_bound:.6g}, and the {certificate.objective} found is {certificate.value:.6g}"
@@ -186,7 +187,7 @@ def _print_comparison(found: Comparison) -> None:
         copies = f" ({entry.copies} copies)" if entry.copies > 1 else ""
         cells = [catalog.called(entry.name) + (f" ({entry.splits} splits)" if entry.splits > 1 else copies), str(entry.chunks)]
         for place, result in zip(mine, entry.results, strict=True):
-            shift = mine[0] - place  # by how many places the latency shifts it
+            shift = mine[0] - place  # number of places that the latency shifts it
             cells.append(f"{place} ({'↑' if shift > 0 else '↓'}{abs(shift)})" if shift else str(place))
             cells += [f"{result.makespan:.6g}", f"{result.bubble_ratio:.2%}"]
         rows.append([*cells, f"{entry.peak_microbatches:g}", f"{crossings(entry.results[0].layout):,}"])

@@ -1,4 +1,4 @@
-"""`trainsim search`: the best plans of a scenario, by looking at all that could be best."""
+"""`trainsim search`: the best plans of a scenario, found by simulating every plan that could be among them."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ MOST_DAYS = 1e5
 SPACE_HELP = "Values that each part of a plan may have, as YAML.  [default: as --show-space prints it]"
 OVER_HELP = "A further field and its values, such as plan.overlap.tp=true,false. May be repeated."
 OBJECTIVE_HELP = "step_time, cost, energy, memory or gpus.  [default: step_time; gpus with --days]"
-PARETO_HELP = "Find the front of step time against memory, cost or gpus, instead of the best."
-DAYS_HELP = "Leave out plans that take longer than so many days for the tokens."
-PLOT_HELP = "Draw the front.  [default front: memory]"
-TOKENS_HELP = "Say how long the best plans take for so many tokens."
-BUDGET_HELP = "Simulate at most N plans, which optuna chooses: for a space that is too large to look at every plan."
+PARETO_HELP = "Find the Pareto front of step time against memory, cost or gpus, instead of the best plans."
+DAYS_HELP = "Leave out plans that take more than this number of days for the tokens."
+PLOT_HELP = "Draw the Pareto front.  [default: step time against memory]"
+TOKENS_HELP = "Print the time that the best plans take for this number of tokens."
+BUDGET_HELP = "Simulate at most N plans, chosen by optuna: for a space that is too large to check every plan."
 MOST_BUDGET = 10_000
-STORE_HELP = "Commit what becomes of each plan to a table in SQLite, as it comes."
+STORE_HELP = "Commit the outcome of each plan to a table in SQLite, as it comes."
 YAML = (".yaml", ".yml")
 
 
-@click.command("search", short_help="Find the best plans by simulating all that could be best.")
+@click.command("search", short_help="Find the best plans, with a proof that none was missed.")
 @scenario_argument
 @click.option("--objective", metavar="NAME", help=OBJECTIVE_HELP)
 @click.option("--top", type=Count(1, MOST_TOP), default=5, help="Number of plans to find.  [default: 5]")
@@ -67,7 +67,7 @@ YAML = (".yaml", ".yml")
 @click.option("--write", metavar="FILE.yaml", callback=checked_path(YAML), help="Write the best plan as a scenario.")
 @click.option("--store", metavar="FILE.sqlite", callback=checked_path((SQLITE,)), help=STORE_HELP)
 @work_options
-@click.option("--show-space", is_flag=True, help="Print the space and how many plans it has, and search nothing.")
+@click.option("--show-space", is_flag=True, help="Print the space and its number of plans, without a search.")
 @long_option
 @json_option
 def command(
@@ -76,11 +76,11 @@ def command(
 ) -> None:  # fmt: skip
     """Find the best plans of SCENARIO among all plans of a space.
 
-    Memory is counted first. A plan whose step takes longer by a proven bound than the plans that are wanted is not simulated, so
-    that nothing that is skipped is better. The winner is simulated again by the reference engine. Ctrl-C keeps what is known.
+    Memory is counted first. A plan is not simulated if a proven lower bound of its step is above the step of the best plans so
+    far, so no better plan is skipped. The best plan is simulated again by the reference engine. Ctrl-C keeps the results so far.
 
-    With the objective cost a plan costs its GPU-hours, by which several numbers of GPUs compete fairly. By memory nothing is
-    skipped but what needs more than the plans that are wanted.
+    With the objective cost a plan costs its GPU-hours, so that different numbers of GPUs compete fairly. With the objective
+    memory only plans that need more memory than the best plans are skipped.
     """
     from math import inf
 
@@ -120,7 +120,7 @@ def command(
 
 
 def _found(base: Base, aim: Aim, of: tuple[Any, ...], shard: Shard, options: dict[str, Any]) -> Found:
-    """Searches a space, with what a table holds already; what is learned is committed to it."""
+    """Searches a space, starting from the results in a table, and commits new results to it."""
     from ..search.search import found_of
     from ._search_store import StoredPlans
 
@@ -136,7 +136,7 @@ def _found(base: Base, aim: Aim, of: tuple[Any, ...], shard: Shard, options: dic
 
 
 def _left_out(base: Base, space: str | None) -> list[str]:
-    """A note where the space does not have the schedule that the scenario names."""
+    """A note if the space does not contain the schedule of the scenario."""
     from ..search.space import space_of
 
     own, searched = base.document.at(("plan", "schedule")), [catalog.called(name) for name in space_of(space).schedule]
@@ -185,7 +185,7 @@ def _write(found: Found, file: str) -> None:
 
 
 def _draw(found: Found, file: str, title: str) -> None:
-    """Draws the front of step time against what it weighs."""
+    """Draws the Pareto front of step time against memory or cost."""
     from ..figures.drawing import save
     from ..figures.pareto import Point, pareto
 
@@ -201,7 +201,7 @@ def _counted(found: Found) -> str:
 
 
 def _nothing_runs(found: Found) -> Infeasible:
-    """The error for a space of which no plan runs: what the nearest lacks, or else why most are infeasible."""
+    """The error for a space in which no plan runs: the memory that the nearest plan lacks, or else why most are infeasible."""
     from ..units import GIB
 
     message = f"no plan can run: {_counted(found)}"
@@ -216,7 +216,7 @@ def _nothing_runs(found: Found) -> Infeasible:
 
 
 def _record(found: Found, options: dict[str, Any]) -> dict[str, Any]:
-    """What `--json` prints."""
+    """The content of `trainsim search --json`."""
     counts = found.counts
     bounded = sum(number for status, number in counts.items() if status.startswith("slower"))
     reasons = {field: {"plans": number, "example": example} for field, (number, example) in found.reasons.items()}
@@ -257,7 +257,7 @@ def _best(found: Found, plan: Looked, options: dict[str, Any]) -> dict[str, Any]
 
 
 def _run(found: Found, plan: Looked, options: dict[str, Any]) -> tuple[float | None, float]:
-    """Days that a plan takes for the tokens, and what it costs, which without a price is GPU-hours."""
+    """Days that a plan takes for the tokens of the job, and its cost: GPU-hours if there is no price."""
     from ..search.search import tokens_of
     from ..units import DAY_S, HOUR_S
 
@@ -268,7 +268,7 @@ def _run(found: Found, plan: Looked, options: dict[str, Any]) -> tuple[float | N
 
 
 def _print(found: Found, options: dict[str, Any]) -> None:
-    """The best plans, what the others are lost to, and how many plans there are of each kind."""
+    """Prints the best plans, why they are slower than the first, and the number of plans of each kind."""
     from ..units import GIB, show_s
 
     header = ["plan", "GPUs", "step time", "MFU", "memory", "behind", "largest wait", "loses by"]

@@ -1,4 +1,4 @@
-"""`trainsim sweep`: a grid of scenarios, simulated one and all."""
+"""`trainsim sweep`: simulation of every scenario of a grid."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from ..study.sweep import Effort
 
 MOST_ROWS, MOST_LETTERS = 40, 60
-"""Most rows that are printed, and most letters of a reason."""
-OVER_HELP = "A field and its values. May be repeated: all combinations are simulated. Lists stand in brackets, as in [1,2]."
-OUTPUT_HELP = "Write the rows as CSV or Parquet when all are known, or as SQLite as they come."
+"""Largest number of rows that are printed, and of characters of a reason."""
+OVER_HELP = "A field and its values. May be repeated: all combinations are simulated. Lists are in brackets, as in [1,2]."
+OUTPUT_HELP = "Write the rows as CSV or Parquet at the end, or as SQLite as they come."
 
 
 @click.command("sweep", short_help="Simulate every combination of the values of some fields.")
@@ -55,9 +55,9 @@ def command(
 
     For example: trainsim sweep llama3-70b-64xh100 --over plan.tp=4,8 --over job.microbatch_size=1,2 --plot sweep.png
 
-    A combination that cannot run is a row with its reason; one that does not fit in memory says by how much. A table in SQLite
-    has one row for each scenario, whose hash covers the program too. Each row is committed as it comes, and --resume goes on
-    where a sweep was stopped or killed.
+    A combination that cannot run is a row with its reason; if it does not fit in memory, the row says by how much. A table in
+    SQLite has one row for each hash of a scenario and the program. Rows are committed as they come, and --resume continues a
+    sweep that was stopped or killed.
     """
     from ..study.grid import grid
     from ..study.sweep import Effort
@@ -84,7 +84,7 @@ def command(
 
 
 def _checked(output: str | None, plot: str | None, fields: int, options: dict[str, Any]) -> Shard:
-    """The part of the grid that is simulated. Refuses what cannot be written before anything is simulated."""
+    """The shard of the grid to simulate. Refuses outputs that cannot be written before anything is simulated."""
     from ._result_table import check_parquet
 
     shard = shard_of_options(options, output, "--output")
@@ -106,7 +106,7 @@ def _in_memory(found: Grid, effort: Effort, workers: Workers) -> pd.DataFrame:
 
 
 def _in_sqlite(found: Grid, effort: Effort, workers: Workers, file: str, part: tuple[range, dict[str, Any]]) -> pd.DataFrame:
-    """The rows of the points of a part, each of which is committed to a table as it comes."""
+    """The rows of the points of a shard, each committed to a table as it comes."""
     from ..study.sweep import outcomes, table
     from ._sweep_store import StoredSweep
 
@@ -132,7 +132,7 @@ def _write(frame: pd.DataFrame, fields: list[str], output: str | None, picture: 
 
 
 def _print(frame: pd.DataFrame, fields: list[str]) -> None:
-    """The rows in the order of the grid, or of many rows the fastest, and how many there are of each kind."""
+    """Prints the rows in the order of the grid (of many rows only the fastest), and the number of rows of each kind."""
     from ..units import GIB, counted, show_s
 
     counts = Counter(frame.status)
@@ -153,7 +153,7 @@ def _print(frame: pd.DataFrame, fields: list[str]) -> None:
 
 
 def _why(record: dict[Any, Any]) -> str:
-    """The reason of a row, cut to what a line takes."""
+    """The reason of a row, cut to fit on a line."""
     if record["over_gib"] is not None:
         return f"{record['status']}, {record['over_gib']:.1f} GiB over"
     reason = str(record["reason"])

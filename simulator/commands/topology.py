@@ -1,4 +1,4 @@
-"""`trainsim topology`: the vertices and links of a cluster, their rates, and what they add up to."""
+"""`trainsim topology`: the vertices and links of a cluster, their rates, and aggregate rates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long
 
     The bisection bandwidth is the largest rate at which one half of the nodes can send to the other half. The diameter is the
     number of links on the longest of all shortest paths between two GPUs; the routes that traffic takes, which the first table
-    lists from gpu0, may have more. Classes of links are also told by what they join, as `trainsim network` calls them.
+    lists from gpu0, may have more. Classes of links are also named by the vertices that they join, as in `trainsim network`.
     """
     from ..config.load import cluster as find
     from ..study.cluster_facts import topology

@@ -1,4 +1,4 @@
-"""`trainsim validate`: predicted beside measured."""
+"""`trainsim validate`: predictions compared with measurements."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from ..validate.report import ComparedRow, Report
 
 FEW_ROWS = 20
-"""Tables of no more rows are shown row by row."""
+"""Largest number of rows of a table that is shown row by row."""
 MOST_RUNS = 8
-LONG_HELP = "Allow tables of kernels or collectives that take more than 30 s. Rows of training are simulated without it, too."
+LONG_HELP = "Allow tables of kernels or collectives that take more than 30 s. Rows of training do not need it."
 BEYOND = "beyond the measured sizes"
 
 
 @click.command("validate", short_help="Compare predictions with a table of measurements.")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--kind", required=True, help="What the rows are: collectives, kernels or training.")
+@click.option("--kind", required=True, help="Kind of the rows: collectives, kernels or training.")
 @click.option("--rows", "with_rows", is_flag=True, help=f"Show every row.  [default: of tables of up to {FEW_ROWS}]")
-@click.option("--gpu", default="", help="The GPU of kernels whose own is in no catalog or not named: a name or a YAML file.")
-@click.option("--profile", default="", help="What `trainsim calibrate fit` wrote: kernels of that GPU are predicted by it.")
-@click.option("--save", type=click.Path(path_type=Path), help="Save outcomes of training here as they come, and go on from them.")
+@click.option("--gpu", default="", help="GPU for rows of kernels that name none, or an unknown one: a name or a YAML file.")
+@click.option("--profile", default="", help="Profile written by `trainsim calibrate fit`, for kernels of its GPU.")
+@click.option("--save", type=click.Path(path_type=Path), help="Save outcomes of training to this file, and resume from it.")
 @click.option("--show", "shown_id", metavar="ID", help="Print the scenario that a row of training becomes, and stop.")
 @click.option("--long", is_flag=True, help=LONG_HELP)
 @json_option
@@ -46,12 +46,12 @@ def command(
     """Predict every row of FILE, a .csv or .csv.gz of measurements, and show how far off each source is.
 
     Kernels and collectives take seconds. Each row of training is a run: on two cores the rows that ship take two to four minutes,
-    and a thousand rows eight or more. --save keeps what is done.
+    and a thousand rows eight or more. --save keeps finished rows.
 
     Without FILE the published training runs that ship are predicted (`trainsim catalog published`). Rows that cannot be predicted
-    are listed with line and reason. The prediction of a row never sees what was measured. An `interval` of --json is two standard
-    errors to each side; that of a step counts the error of the model as a whole too. Rows of training are steps of whole runs,
-    which are simulated on all cores; a note says what a row states and the simulation leaves out.
+    are listed with line and reason. The prediction of a row never uses its measurement. An `interval` of --json extends two
+    standard errors to each side; that of a step includes the error of the model as a whole. Rows of training are steps of whole
+    runs, simulated on all cores; a note names what a row states and the simulation leaves out.
     """
     from ..validate.report import Own, rows_of, validate
 
@@ -104,7 +104,7 @@ def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool, ha
 
 
 def _print_sources(record: dict[str, Any]) -> None:
-    """Prints the scores of every source, of all rows, and of what is scored apart too."""
+    """Prints the scores of every source, of all rows, and of the rows that are also scored separately."""
     lines = [*record["sources"].items(), ("all", record["overall"])]
     if has_memory := any("memory" in scores for _, scores in lines):
         over = record["overall"]["over_sources"]
@@ -127,7 +127,7 @@ def _provenance(row: ComparedRow) -> str:
 
 
 def _lines(lines: Sequence[int]) -> str:
-    """Lines of a table, neighbours together."""
+    """Line numbers of a table, with ranges for consecutive ones."""
     runs = ([line for _, line in run] for _, run in groupby(enumerate(lines), lambda one: one[1] - one[0]))
     shown = [f"{run[0]:,}-{run[-1]:,}" if len(run) > 1 else f"{run[0]:,}" for run in runs]
     more = f" and {len(shown) - MOST_RUNS:,} more" if len(shown) > MOST_RUNS else ""
