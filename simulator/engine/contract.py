@@ -1,10 +1,10 @@
-"""Contraction: the same graph with far fewer tasks, and the times of all its tasks from theirs, to the nanosecond.
+"""Contraction: a smaller graph whose tasks are chains of tasks, from whose times those of all tasks follow, to the nanosecond.
 
-A task that waits for one other task only, and is all that this one is waited for by, starts when that one ends, whatever happens
-elsewhere: both become one, and so whole *chains* do. A task of fixed duration that waits for one other task, and for which
-nothing waits, is left out: it *hangs* on the other one. Two kinds of edges constrain nothing and are dropped first: an edge that
-follows from two others, and, where two branches of fixed durations leave one task and meet again, the edge from the branch that
-ends sooner. All this is repeated on the smaller graph as long as it pays.
+If task B waits only for task A, and only B waits for A, then B starts when A ends, whatever happens elsewhere: both become one
+task, and so whole *chains* do. A task of fixed duration that waits for one other task, and for which nothing waits, is left out:
+it *hangs* on the other one. Two kinds of edges constrain nothing and are dropped first: an edge that follows from two others,
+and, where two branches of fixed durations leave one task and meet again, the edge from the branch that ends sooner. All this is
+repeated on the smaller graph as long as it saves time.
 
 Nothing but order and durations is used. Flows, and tasks that take a part of a resource, stay as they are. A chain may contain
 tasks whose speed changes, if all belong to one rank: its *pieces* then tell `heap.py` which of them is in progress. An edge is
@@ -25,15 +25,15 @@ from .timeline import Times
 FEW = 3
 """Largest number of predecessors of a task whose edges are looked at; edges of other tasks only cost time."""
 PAYS = 16
-"""Another round pays if the last one removed one node or one edge in so many."""
+"""Another round follows if the last one removed at least one in this many nodes or edges."""
 PACED, FIXED = 2, 3
-"""Kinds of pieces, beside the resources that they may need: those for which only the speed of the rank matters; fixed ones."""
+"""Kinds of pieces that need no resource: those that depend only on the speed of the rank, and fixed ones."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pieces:
-    """The tasks, one after the other, of which each task whose speed may change was made. The time in ns of one of fixed duration
-    includes the tail that the next one waits for."""
+    """Pieces: for each task whose speed may change, the original tasks that were joined into it, in order. The time in ns of a
+    piece of fixed duration includes the tail that the next piece waits for."""
 
     ptr: Array
     """Task -> its first piece; the next task's first piece is the end. Other tasks have none."""
@@ -122,7 +122,7 @@ class _Contraction:
         """Node -> whether it must not be part of a chain."""
         self.fixed = ~(self.alone | varies)
         self.lasting_ns = np.where(varies | flows, 0, self.ns)
-        """Node -> its duration if it is fixed, else a time that it takes at least."""
+        """Node -> its duration if it is fixed, else a lower bound of it."""
         self.rank = np.where(varies, graph.speed, -1)
         """Node -> the rank whose speed matters, or -1."""
         self.size, self.last = np.ones(n, dtype=np.int64), np.arange(n)
@@ -151,7 +151,7 @@ class _Contraction:
         joined = np.zeros(n, dtype=bool)
         joined[dst[joins]] = True
         if joined[chains[0]].any():
-            return False  # nodes wait for one another in a circle, and no chain has a head
+            return False  # nodes wait for one another in a cycle, and no chain has a head
         self.hang(hangs)
         self.merge(joins, chains, hangs)
         return n - len(self.fixed) > n // PAYS or int(superfluous.sum()) > len(superfluous) // PAYS
@@ -184,7 +184,7 @@ class _Contraction:
             self.hanging.append(Hanging(tasks, self.last[self.src[edge]], self.tail_ns[edge] + self.offset_ns[tasks]))
 
     def merge(self, joins: Array, chains: tuple[Array, ...], hangs: Array) -> None:
-        """Makes one node of every chain, and none of what hangs."""
+        """Makes one node of every chain, and removes nodes that hang."""
         head, place, offset_ns = chains
         heads = np.flatnonzero((head == np.arange(len(head))) & ~hangs)
         number = np.full(len(head), -1)
@@ -245,8 +245,8 @@ def only(src: Array, dst: Array, n: int) -> Array:
 
 
 def followed(n: int, src: Array, dst: Array, *distances: Array) -> tuple[Array, ...]:
-    """For each of `n` nodes the first one of its chain, and the distances from there, by edges of which each node has at most one
-    to it and one from it. All chains are followed at once, by pointers that reach twice as far each time."""
+    """For each of `n` nodes the first node of its chain, and the distances from there; each node has at most one edge in and one
+    edge out. All chains are followed at once by pointer doubling."""
     head, sums = np.arange(n), [np.zeros(n, dtype=np.int64) for _ in distances]
     head[dst] = src
     for total, distance in zip(sums, distances, strict=True):
@@ -262,7 +262,7 @@ def followed(n: int, src: Array, dst: Array, *distances: Array) -> tuple[Array, 
 
 
 def _superfluous(src: Array, dst: Array, tail_ns: Array, fixed: Array, least_ns: Array) -> Array:
-    """For each edge, whether others that are kept constrain its later node at least as much.
+    """For each edge, whether other edges, which are kept, constrain its later node at least as much.
 
     Edge `e` from u to v follows from edge `f` from w to v if w waits for u, or, where u has a fixed duration and waits for one
     node only, if w waits for that one and ends no sooner than u. Of two edges between the same nodes one is dropped.

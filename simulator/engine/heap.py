@@ -1,9 +1,9 @@
 """Event loop over one heap: the rules of `des.py` without SimPy, on the chains of `contract.py`.
 
-The end of a task of fixed duration is known when its start is. So such tasks never enter the heap: their successors are told at
-once, and the graph between two flows is walked as a longest path. The heap holds what depends on the present state, in order of
-time: starts of tasks that take a part of a resource, starts and ends of flows and of tasks whose speed changes, and changes of
-links, caps and speeds. Rates and speeds are set once per instant, after all other events.
+The end of a task of fixed duration is known as soon as its start is. Such tasks never enter the heap: their successors are
+updated at once, and the graph between two flows is walked as a longest path. The heap holds events that depend on the present
+state, in order of time: starts of tasks that take a part of a resource, starts and ends of flows and of tasks whose speed
+changes, and changes of links, caps and speeds. Rates and speeds are set once per instant, after all other events.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _Run:
         self.walk([task])
 
     def walk(self, ended: list[int]) -> None:
-        """Tells the successors of tasks whose end is known, and theirs where that makes their end known too."""
+        """Updates the successors of tasks whose end is known, and their successors in turn if that makes their end known too."""
         first, successor, tail_ns = self.first, self.successor, self.tail_ns
         start, end, waiting = self.start, self.end, self.waiting
         for task in ended:  # grows while it is walked
@@ -179,8 +179,8 @@ class _Run:
 
 
 class _Clocks:
-    """The times at which the work of tasks in progress is done, as far as is known. A clock that is set later than before stays
-    on the heap with its earlier time, and goes back there when that time has come: most are set several times."""
+    """The times at which the work of tasks in progress is done at present rates. A clock that is set later than before stays on
+    the heap with its earlier time, and is put back when that time has come: most clocks are set several times."""
 
     def __init__(self, tasks: int, heap: list[tuple[int, int]]) -> None:
         self.heap = heap

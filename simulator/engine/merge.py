@@ -1,4 +1,4 @@
-"""Merging: consecutive own work of a rank, which nothing interrupts and nothing else waits for, becomes one row.
+"""Merging: consecutive rows of a rank's own work become one row if nothing interrupts them and nothing else waits for them.
 
 A row is merged into the row before it on its only lane if both are own work of the same group of rows, if it waits for no other
 row, and if no other row waits for the row before. Then it starts when that row ends, whatever happens elsewhere. At full speed

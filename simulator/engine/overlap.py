@@ -1,9 +1,9 @@
 """Rows of a template that may be in progress beside rows of its main lane, by the order of both alone.
 
-Of a row beside the main lane the order proves two things: which rows of the main lane have ended when it starts, and which start
-only after it has ended. Both are prefixes and suffixes of the lane, because a lane is FIFO. Only the rows between them can be in
-progress beside it. So most transfers that compute waits for are known to slow nothing before anything is simulated. What is not
-found here only costs time: the event loop finds that nothing overlaps.
+For a row beside the main lane, the order proves which rows of the main lane have ended when it starts (a prefix of the lane,
+because a lane is FIFO), and which start only after it has ended (a suffix). Only the rows between them can be in progress beside
+it. So most transfers that compute waits for are known to slow nothing before anything is simulated. A case that is missed here
+only costs time: the event loop then finds that nothing overlaps.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 from .task import BOTH, CORES, MEMORY, Array, Csr, distinct
 
 PASSES = 3
-"""Number of times that bounds are passed on along predecessors and lanes; every bound found so far is valid."""
+"""Number of rounds in which bounds are propagated along predecessors and lanes; the bounds of every round are valid."""
 
 
 def overlapping(preds: Csr, lanes: Csr, resource: Array, takes: Array) -> tuple[Array, Array]:
     """The rows that others may slow, and the rows that may slow others: row -> the resource that it needs, or -1, and whether it
-    takes of each resource (two columns).
+    takes a part of each resource (two columns).
     """
     slowed, slowing = np.zeros(len(resource), dtype=bool), np.zeros(len(resource), dtype=bool)
     needing = resource[lanes.idx] >= 0

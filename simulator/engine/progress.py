@@ -12,15 +12,15 @@ from .contract import Pieces
 from .task import FULL_SPEED, LEAST_SPEED, SPEED_BITS, Array
 
 Speeds = tuple[int, int, int, int]
-"""The speed of a piece of each kind: of the two resources, `PACED` and `FIXED`."""
+"""The speed of pieces by kind: those that need either of the two resources, `PACED`, and `FIXED`."""
 NEVER = 1 << 256
 """The duration of work at no speed, in ns."""
 LIMIT = 1 << 61
-"""Durations of chains are added up in 64 bits if the sum of all durations is below this number of ns."""
+"""Durations of chains are added in 64 bits if their total is below this number of ns."""
 
 
 class Body:
-    """Pieces, one after the other, and when they end at speeds that have been met."""
+    """A sequence of pieces, and a cache of their ends by speed."""
 
     __slots__ = ("kind", "known", "ns")
 
@@ -44,17 +44,17 @@ class Progress:
 
     def __init__(self, body: Body, now: int, speeds: Speeds) -> None:
         self.body, self.begun_ns, self.since, self.speeds = body, now, now, speeds
-        """The pieces, the start of the first one, and since when they run at these speeds."""
+        """The pieces, the start of the first one, and the time since which they run at these speeds."""
         self.at = 0
         """The present piece."""
         self.left = body.ns[0] << SPEED_BITS
         self.passed: list[tuple[int, int, int, Speeds]] = []
-        """For each change of the present piece: the pieces before and after it, from when ends at these speeds count, the
-        speeds."""
+        """For each change of the present piece: the pieces before and after it, the time from which ends at these speeds are
+        counted, and the speeds."""
         self._set_ends()
 
     def _set_ends(self) -> None:
-        """Sets the speed of the present piece, its end, and that of all pieces, if the speeds stay as they are."""
+        """Sets the speed and the end of the present piece, and the end of all pieces, for constant speeds."""
         body, at = self.body, self.at
         self.speed = speed = self.speeds[body.kind[at]]
         self.piece_ends_ns = ended = self.since + (-(-self.left // speed) if speed else NEVER)
@@ -64,7 +64,7 @@ class Progress:
         self.ends_ns = ended
 
     def change(self, now: int, speeds: Speeds) -> None:
-        """Goes on at other speeds from a time on."""
+        """Changes the speeds from a time on."""
         self.advance(now)
         self.speeds = speeds
         self._set_ends()
@@ -88,8 +88,8 @@ class Progress:
 def begun_ns(tasks: Iterable[Progress]) -> Array:
     """The start of every piece of some tasks, one task after the other.
 
-    The pieces between two changes of the present one start when those before them end, counted from one time: such a part is a
-    section of a table of ends. The tables stand in one column, from which all parts are taken at once.
+    Pieces between two changes start when the piece before them ends, counted from one time: they are a section of a table of
+    ends. All tables are in one column, from which all sections are taken at once.
     """
     tables: dict[tuple[int, Speeds], int] = {}
     columns, size = [np.zeros(1, dtype=np.int64)], 1
@@ -101,7 +101,7 @@ def begun_ns(tasks: Iterable[Progress]) -> Array:
         lengths.append(1)
         for at, present, since_ns, speeds in task.passed:
             ends, place = body.ends(speeds), tables.get((id(body), speeds))
-            if ends[-1] >= LIMIT:  # those of pieces that passed at other speeds, perhaps
+            if ends[-1] >= LIMIT:  # possibly because of pieces that ran at other speeds
                 columns.append(np.array([since_ns + end for end in ends[at:present]], dtype=np.int64))
                 place, since_ns, size = size - at, 0, size + present - at
             elif place is None:
@@ -118,7 +118,7 @@ def begun_ns(tasks: Iterable[Progress]) -> Array:
 
 
 def bodies_of(pieces: Pieces) -> dict[int, Body]:
-    """The body of every task whose speed may change; equal ones once."""
+    """The body of every task whose speed may change; equal bodies are shared."""
     bodies: dict[int, Body] = {}
     known: dict[tuple[bytes, bytes], Body] = {}
     for task in np.flatnonzero(np.diff(pieces.ptr)).tolist():
@@ -143,5 +143,5 @@ def speeds_of(full: int, taken: Sequence[int]) -> Speeds:
 
 
 def time_of(left: int, speed: int) -> int:
-    """The time in ns that work takes at a speed."""
+    """The time in ns that the remaining work takes at a speed."""
     return -(-left // speed) if speed else NEVER

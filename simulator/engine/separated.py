@@ -1,14 +1,14 @@
-"""Turns of communicators that share links and never meet, because a rank that is in both does one after the other.
+"""Turns of communicators that share links but never run at the same time, because a common member runs one after the other.
 
-Where groups that sum results are smaller than a node, the port of a GPU carries the turns of two groups: those of its own few
-neighbours, hundreds in a step, and those of all replicas, a few at its end. Such turns would be flows that may share the port.
-But both groups have the rank of this port as a member, and in the order of its rows a turn of one ends before what the next turn
-of the other waits for begins. Then they never move bytes at the same time, and each takes the time that it takes alone.
+Where tensor-parallel groups are smaller than a node, the port of a GPU carries the turns of two groups: those of its few
+neighbours, hundreds in a step, and those of all replicas, a few at the end of the step. In general such turns may share the port.
+But the rank of this port is a member of both groups, and in the order of its rows a turn of one ends before anything begins that
+the next turn of the other waits for. Then they never move bytes at the same time, and each takes its uncontended time.
 
-The proof has two parts. `have_common_member` says of every link whether all communicators that cross it have a member in common:
-it is asked of the whole skeleton, before folding, because classes of links do not tell. `Order` says which rows of a rank's
-*main* lane, which is one queue, have ended before a row starts, and which start only when the row has ended. A row is between
-two rows if some row of the main lane stands on either side; what has no such row beside it is taken to meet.
+The proof has two parts. `have_common_member` finds for every link whether all communicators that cross it have a common member;
+it needs the whole skeleton, before folding, because classes of links do not contain this information. `Order` gives the rows of a
+rank's *main* lane, which is one queue, that have ended before a row starts, and those that start only when the row has ended. Two
+rows are separated if a row of the main lane is between them; all others are assumed to meet.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .task import Array, distinct, offsets
 from .template import Template
 
 MOST_MEMBERS = 16
-"""Members of the smallest communicator on a link of which each is tried as the common one."""
+"""Largest number of members, of the smallest communicator on a link, that are tried as the common member."""
 
 
 def have_common_member(skeleton: Skeleton) -> Array:
-    """Link -> whether all communicators that cross it have a member in common; False also where it takes long to find out."""
+    """Link -> whether all communicators that cross it have a common member; also False where the search would take long."""
     communicators, (owner, _, member) = skeleton.communicators, skeleton.members
     link, crossed_by = _crossings(skeleton)
     members = offsets(np.bincount(owner, minlength=communicators))
@@ -61,9 +61,9 @@ class Order:
     """The order of rows by the rows of the main lane, whose places in their queue are counted from 0 (`overlap.bounds`)."""
 
     ended: Array
-    """Row -> the last place of which the row has ended when this row starts; -1 for none."""
+    """Row -> the last place of the main lane whose row has ended when this row starts; -1 for none."""
     begins: Array
-    """Row -> the first place of which the row starts only when this row has ended; the length of the queue for none."""
+    """Row -> the first place of the main lane whose row starts only when this row has ended; the length of the lane for none."""
 
     @classmethod
     def of(cls, template: Template, main: int) -> Order:
@@ -71,7 +71,7 @@ class Order:
         return cls(*bounds(template.preds, template.lanes, template.lanes.row(main)))
 
     def never_meet(self, rows: Array, others: Array) -> Array:
-        """For each of some rows, whether none of the others, turns of one communicator, can run while it does."""
+        """For each of `rows`, whether none of `others`, turns of one communicator, can run at the same time."""
         begins = np.minimum.accumulate(self.begins[others][::-1])[::-1]
         ended = np.append(np.maximum.accumulate(self.ended[others]), len(self.begins))
         passed = np.searchsorted(begins, self.ended[rows], side="right")
@@ -83,7 +83,7 @@ class Meetings:
     """The communicators of a skeleton that share links, and whether a member in common may keep their turns apart."""
 
     def __init__(self, skeleton: Skeleton, joint: Array) -> None:
-        """`joint` says of every link whether all communicators that cross it have a member in common."""
+        """`joint`: link -> whether all communicators that cross it have a common member."""
         self.skeleton, communicators = skeleton, skeleton.communicators
         link, crossed_by = _crossings(skeleton)
         pairs = [np.zeros(0, dtype=np.int64)]
@@ -101,10 +101,10 @@ class Meetings:
         self.orders: dict[tuple[int, int], Order] = {}
 
     def apart(self, rank: int, main: int, meets: Array) -> Array:
-        """Which rows of a rank, of those that `meets`, never run beside turns of other communicators on their links.
+        """The rows of a rank, among those for which `meets` is true, that never run beside turns of others on their links.
 
-        They are turns of communicators that have this rank's class as their only member. So the member in common is of this
-        class too, and knows all others on the links.
+        They are turns of communicators that have this rank's class as their only member. So the common member is of this class
+        too, and is a member of all other communicators on the links.
         """
         skeleton, number = self.skeleton, int(self.skeleton.program[rank])
         template, own = skeleton.templates[number], skeleton.slots[:, rank]
@@ -122,7 +122,8 @@ class Meetings:
         return found
 
     def _sharers(self, own: Array, slot: int) -> list[int]:
-        """The other slots of a rank whose communicators share links with that of a slot, given those of all its slots."""
+        """The other slots of a rank whose communicators share links with the communicator of `slot`; `own` are those of all
+        slots."""
         pairs = own[slot] * self.skeleton.communicators + own
         found = self.pairs[np.searchsorted(self.pairs[:-1], pairs)] == pairs
         shared: list[int] = np.flatnonzero(found & (own >= 0)).tolist()

@@ -108,7 +108,7 @@ class Expansion:
         return tasks if merged is None else tasks[merged.of_row]
 
     def begun_by(self, rank: int) -> tuple[Array, Array]:
-        """The rows of a rank's template that begin a task, which are all rows but those merged into others; and these tasks."""
+        """The rows of a rank's template that begin a task (all rows except those merged into others), and these tasks."""
         template = self.template_of(rank)
         tasks = _tasks(self.skeleton, template, np.array([rank]), self.own_base, self.turn_base)[0]
         return (np.arange(len(template)) if template.merged is None else template.merged.heads), tasks

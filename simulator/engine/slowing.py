@@ -1,7 +1,8 @@
-"""Tasks that others on the same rank slow, in the reference engine: what is taken of every rank, and the speeds that are left.
+"""Tasks that others on the same rank slow, in the reference engine: the parts of each rank's resources that are taken, and the
+remaining speeds.
 
-Speeds are set once per instant, after all other events, as rates are. Until then a task that starts is assumed to go on as fast
-as what is taken at that moment allows, which is corrected in the same instant if more or less is taken at its end.
+Speeds are set once per instant, after all other events, as rates are. Until then a starting task is assumed to run at the speed
+that the parts taken at that moment leave; this is corrected in the same instant if they change.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Slowing:
         self.takes, self.group, self.ranks = sharing.takes.tolist(), sharing.group.tolist(), sharing.ranks.lists()
         numbers = graph.speed_profile.tolist()
         self.full: list[int] = [graph.profiles[number].value[0] for number in numbers]
-        """Rank -> the speed of its tasks where nothing is taken."""
+        """Rank -> the speed of its tasks when nothing is taken."""
         self.taken = [[0, 0] for _ in numbers]
         self.running: list[dict[int, _Progress]] = [{} for _ in numbers]
         """Rank -> its slowed tasks in progress."""

@@ -1,4 +1,4 @@
-"""Timeline of a run of stretches: the rows of a rank, and the tasks of all ranks, are made when they are asked for."""
+"""Timeline of a run of stretches: the rows of a rank, and the tasks of all ranks, are made on demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StretchedTimeline(Timeline):
 
     def __init__(self, folded: Folded, stretched: Stretched, of_stretches: Times, begun_ns: Array) -> None:
         self.folded, self.stretched, self.of_stretches, self.begun_ns = folded, stretched, of_stretches, begun_ns
-        """The ranks, their stretches, the times of all tasks of these, and the start of every piece."""
+        """The ranks, their stretches, the times of all tasks of the stretches, and the start of every piece."""
 
     def __repr__(self) -> str:
         return f"Timeline({self.ranks:,} ranks, {self.skeleton.ranks:,} classes)"
@@ -66,8 +66,8 @@ class StretchedTimeline(Timeline):
         return Times(*columns)
 
     def longer_ns(self, calls: Callable[[int], Array]) -> Array:
-        """For every class, how much longer its rows take than if others did not slow them, in ns, where `calls(which)` says how
-        often each row of a class counts; the rows of a stretch count equally often."""
+        """For every class, the time in ns by which others slow its rows; `calls(which)` gives how often each row of a class
+        counts, which is the same for all rows of a stretch."""
         times, graph = self.of_stretches, self.stretched.graph
         found = np.zeros(self.skeleton.ranks, dtype=np.int64)
         for which in range(self.skeleton.ranks) if graph.sharing else ():

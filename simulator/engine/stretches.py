@@ -1,11 +1,10 @@
-"""Stretches: rows of a rank that follow each other without a break are simulated as one, before any of their tasks exists.
+"""Stretches: rows of a rank that follow each other without a break are simulated as one task, before their tasks are made.
 
-In a folded skeleton most rows of a rank need nothing of others: own work, and turns of communicators with this one class of
-ranks, over links that no other communicator crosses meanwhile (`separated.py`), which always take the same time. Where such a
-row waits for the row before it, both are of one *run*: each of its rows starts when the one before it ends. A run is cut into
-stretches before rows that wait for other runs and behind rows for which other runs wait. Three kinds of edges constrain nothing
-and cut nothing: those within a run, those that say what the order of the main lane, which holds most own work, says already,
-and those said twice.
+In a folded skeleton most rows of a rank depend on no other rank: own work, and turns of communicators with this one class of
+ranks, over links that no other communicator crosses meanwhile (`separated.py`), which always take the same time. If such a row
+waits for the row before it, both belong to one *run*: each of its rows starts when the one before it ends. A run is cut into
+stretches before rows that wait for other runs and after rows that other runs wait for. Three kinds of edges constrain nothing
+and cut nothing: edges within a run, edges that the order of the main lane (the lane with most own work) implies, and duplicates.
 
 Nothing but order and durations is used: every row starts and ends at the same nanosecond as in the whole skeleton. A stretch may
 hold rows that others slow; its *pieces* then tell `heap.py` which of them is in progress.
@@ -30,24 +29,24 @@ from .template import Template
 from .timeline import Times
 
 OPEN = -1
-"""In place of a duration: that of a row which is a stretch by itself."""
+"""Value in place of the duration of a row that is a stretch by itself."""
 STRETCHES_OF_ROW = 4
-"""About so many stretches come from a row that is one by itself, with what it cuts; an estimate that only saves useless work."""
+"""Estimated number of stretches per row that is a stretch by itself, including the cuts around it; only saves useless work."""
 MOST_NS = 1 << 45
 """Longest time of a row for which products with speeds fit into 64 bits."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stretches:
-    """The rows of a template, and the stretches of which its rank's program consists."""
+    """The rows of a template, and the stretches into which they are divided."""
 
     whole: Template
     template: Template
     """The program with a row for each stretch."""
     heads: Array
-    """Stretch -> its first row of the whole template; it ends before the first row of the next one."""
+    """Stretch -> its first row in the whole template; it ends before the first row of the next stretch."""
     ns: Array
-    """Row -> the time in ns that it takes if nothing slows it; `OPEN` for a stretch by itself."""
+    """Row -> its time in ns if nothing slows it; `OPEN` for a stretch by itself."""
     piece_ns: Array
     kind: Array
     """Row -> its time and kind as a piece: at full speed, with the resource that it needs; or `FIXED`."""
@@ -71,7 +70,7 @@ class Stretches:
 
     @cached_property
     def closed(self) -> Array:
-        """Stretch -> whether it consists of rows that always take the same time, or could be slowed, one after the other."""
+        """Stretch -> whether its rows follow each other and depend on no other rank, except that others may slow them."""
         closed: Array = self.ns[self.heads] > 0
         return closed
 
@@ -91,7 +90,7 @@ class Stretched:
     """Template -> its stretches."""
     expansion: Expansion
     graph: TaskGraph
-    """Its graph with fixed durations where they are fixed."""
+    """Its graph, with fixed durations for tasks that always take the same time."""
     pieces: Pieces
 
     def part(self, rank: int) -> Stretches:
@@ -119,8 +118,8 @@ class Stretched:
 
 def stretched(ranks: Folded, groups: Callable[[int], Array], *, every: bool = False, at_least: float = 0.0) -> Stretched | None:
     """The skeleton of stretches. `groups(program)` numbers the rows of a template: rows with different numbers are never of one
-    stretch. With `every`, transfers take the time that they take without contention, as in `with_fixed_durations`. None if fewer
-    than `at_least` rows come to a stretch.
+    stretch. With `every`, transfers take their uncontended time, as in `with_fixed_durations`. None if stretches have fewer than
+    `at_least` rows on average.
     """
     skeleton = ranks.skeleton
     members = np.bincount(skeleton.members[0], minlength=skeleton.communicators)
@@ -153,7 +152,7 @@ def stretched(ranks: Folded, groups: Callable[[int], Array], *, every: bool = Fa
 
 
 def _may_not_pay(skeleton: Skeleton, fixed_ns: Array, at_least: float) -> bool:
-    """Whether so many turns of communicators depend on others that fewer than `at_least` rows will come to a stretch."""
+    """Whether so many turns of communicators depend on others that stretches will have fewer than `at_least` rows on average."""
     rows = alone = 0
     for number, template in enumerate(skeleton.templates):
         ranks, turns = np.flatnonzero(skeleton.program == number), np.flatnonzero(template.slot >= 0)
@@ -166,8 +165,8 @@ def _may_not_pay(skeleton: Skeleton, fixed_ns: Array, at_least: float) -> bool:
 
 
 def _turns_ns(ranks: Folded, fixed_ns: Array, meets: Array) -> list[Array]:
-    """By rank, the time in ns that each row always takes if it is a turn of a communicator; 0 for own work, and `OPEN` where it
-    depends on others. By communicator and charge, `fixed_ns` is the time without others, and `meets` whether there may be some.
+    """By rank, the fixed time in ns of each row that is a turn of a communicator; 0 for own work, and `OPEN` for a time that
+    depends on others. By communicator and charge, `fixed_ns` is the uncontended time, and `meets` whether others may contend.
     """
     skeleton, found = ranks.skeleton, list[Array]()
     meetings = Meetings(skeleton, ranks.joint()) if meets.any() else None
@@ -182,8 +181,8 @@ def _turns_ns(ranks: Folded, fixed_ns: Array, meets: Array) -> list[Array]:
 
 
 def _fixed_ns(skeleton: Skeleton, *, every: bool) -> tuple[Array, Array]:
-    """(communicator, charge) -> the time in ns that its tasks always take if no others use their links meanwhile, `OPEN` where
-    it depends on more; and whether others may use them. With `every` none do.
+    """(communicator, charge) -> the uncontended time in ns of its tasks, `OPEN` if that is not fixed; and whether others may use
+    their links meanwhile. With `every` contention is left out.
     """
     tariff, footprints, changing = skeleton.tariff, skeleton.footprints, ~_steady(skeleton)[skeleton.link_profile]
     capacity = np.array([skeleton.profiles[i].value[0] for i in skeleton.link_profile.tolist()], dtype=np.int64)
@@ -210,11 +209,11 @@ def _steady(skeleton: Skeleton) -> Array:
 
 
 def _part(whole: Template, turn_ns: Array, takes: Array, speed: int, group: Array) -> Stretches:
-    """The stretches of a template, given the fixed times of turns, by slot and charge what takes a part of a resource, and the
-    speed of its rank (0: it changes)."""
+    """The stretches of a template, given the fixed times of turns, the parts of resources that turns take by slot and charge, and
+    the speed of the rank (0: it changes)."""
     own = whole.slot < 0
     ns = np.where(own, whole.durations_ns(0), turn_ns)
-    if not speed:  # what a stretch is made of would all change its speed
+    if not speed:  # all pieces of a stretch would change their speed
         ns[:] = OPEN
     kind = np.full(len(whole), FIXED)
     if whole.resource is not None:
@@ -233,8 +232,8 @@ def _part(whole: Template, turn_ns: Array, takes: Array, speed: int, group: Arra
 
 
 def _beside(whole: Template, takes: Array, ns: Array, cut: _Cut) -> Array:
-    """The rows of communicators that may slow own work beside them, and so must remain: those at the ends of runs, or all where
-    own work that may be slowed is on several lanes. Within a run nothing is beside a row."""
+    """The rows of communicators that may slow own work beside them, and so must stay separate: those at the ends of runs, or all
+    if own work that may be slowed is on several lanes. Within a run nothing is beside a row."""
     if whole.resource is None:
         return np.zeros(len(whole), dtype=bool)
     slows = (whole.slot >= 0) & (ns > 0) & takes[np.maximum(whole.slot, 0), whole.charge]
@@ -251,7 +250,7 @@ class _Cut(NamedTuple):
     run: Array
     """Row -> its run."""
     between: Array
-    """Row -> whether it is between rows of the main lane, or one of them, in its run, so that none of them is beside it."""
+    """Row -> whether, in its run, it is on the main lane or between rows of it, so that no row of the main lane is beside it."""
     src: Array
     dst: Array
     """Edge -> the row before and the row after."""
@@ -260,7 +259,7 @@ class _Cut(NamedTuple):
 
 
 def _cut(whole: Template, inside: Array, group: Array) -> _Cut:
-    """The stretches of a template; `inside` are the rows that may be part of one."""
+    """Cuts a template into stretches; `inside` are the rows that may be part of a longer one."""
     n, lanes, main = len(whole), whole.lanes, _main(whole)
     queue = lanes.row(main) if len(lanes) else lanes.idx
     if not len(queue):
@@ -339,7 +338,8 @@ def _as_template(whole: Template, ns: Array, kind: Array, cut: _Cut) -> Template
 
 
 def _with_pieces(parts: tuple[Stretches, ...], expansion: Expansion, *, every: bool) -> Stretched:
-    """The expansion with fixed durations where they are fixed, and the pieces of the tasks that others may slow."""
+    """The expansion with fixed durations for tasks that always take the same time, and the pieces of tasks that others may
+    slow."""
     graph = with_fixed_durations(expansion.graph, every=every)
     slowed = graph.sharing.resource >= 0 if graph.sharing else np.zeros(len(graph), dtype=bool)
     steady = np.append(~graph.changing()[graph.speed_profile], True)[graph.speed]

@@ -32,9 +32,9 @@ UNCAPPED = 1 << 62
 CORES, MEMORY = 0, 1
 """The resources of a rank that its tasks share: processors, and the bandwidth of memory."""
 BOTH = 2
-"""The need of a row that stands for several, of which some need one resource and some the other (`stretches.py`)."""
+"""The resource of a row that stands for several rows, which do not all need the same resource (`stretches.py`)."""
 LEAST_SPEED = FULL_SPEED // 2
-"""The speed that a task keeps, however much of its resource others take."""
+"""The lowest speed of a slowed task, however much of its resource others take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def offsets(counts: Array) -> Array:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sharing:
-    """The tasks that take a part of the resources of ranks while they are in progress, and the tasks that this slows.
+    """Tasks that take a part of the resources of ranks while they are in progress, and the tasks that are slowed by them.
 
     A slowed task runs at the speed of its rank times the part of its resource that is left, in units of 2^-16, rounded down.
     """

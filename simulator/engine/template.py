@@ -23,7 +23,7 @@ class Merged:
     """The rows of the whole template, merged row by merged row."""
 
     def offsets_ns(self, variant: int) -> Array:
-        """From the start of the merged row of each row of the whole template to its own start, in ns."""
+        """For each row of the whole template, the time in ns from the start of its merged row to its own start."""
         offsets_ns = np.empty(len(self.order), dtype=np.int64)
         offsets_ns[self.order] = np.append(0, np.cumsum(self.whole.durations_ns(variant)[self.order]))[:-1]
         begins_ns: Array = offsets_ns - offsets_ns[self.heads][self.of_row]
@@ -37,7 +37,7 @@ class Template:
     slot: Array
     """The slot of the communicator whose next task the row is, or -1 for own work of the rank."""
     solo_ns: Array
-    """Duration of own work at full speed, in ns; unused for communicators. Where ranks differ in it, a row for each variant."""
+    """Duration of own work at full speed, in ns; unused for communicators. If ranks differ in it, one row for each variant."""
     charge: Array
     """The charge of a communicator's task: a column of the tariff; unused for own work."""
     preds: Csr
@@ -47,7 +47,7 @@ class Template:
     resource: Array | None = None
     """Row -> the resource whose shortage slows it, or -1; None if nothing slows any row."""
     merged: Merged | None = None
-    """The rows that were merged into these; None where nothing was."""
+    """The rows that were merged into these; None if none were."""
 
     def __len__(self) -> int:
         return len(self.slot)
@@ -69,7 +69,8 @@ class Template:
 
     @cached_property
     def edges(self) -> tuple[Array, Array, Array]:
-        """Every row that another waits for, that one, and the lane whose order it is, or -1 for a predecessor."""
+        """Edges between rows: the row waited for, the waiting row, and the lane whose order implies it, or -1 for a
+        predecessor."""
         on, row_of = self.lanes.idx, self.lanes.row_of
         follows = row_of[1:] == row_of[:-1]
         src = np.concatenate([on[:-1][follows], self.preds.idx])

@@ -22,7 +22,7 @@ from .slowed import Slowed, begin, settle, slowed_of, take
 
 NOT_INSTALLED = "numba is not installed"
 LIMIT = 1 << 61
-"""Upper bound on rooms, times and products of a rate and a weight."""
+"""Upper bound on rooms (unused capacity of links), times, and products of a rate and a weight."""
 
 
 def why_not(graph: TaskGraph) -> str:
@@ -57,7 +57,7 @@ def why_slow_to_begin() -> str:
 
 
 def is_kept() -> bool:
-    """Whether machine code is on disk, which is loaded in 0.06 s."""
+    """Whether machine code is on disk, from where loading takes 0.06 s."""
     return INSTALLED and _run.is_kept
 
 
@@ -67,7 +67,7 @@ def is_loaded() -> bool:
 
 
 def load() -> None:
-    """Loads or compiles the engine in this process, by a run of no tasks."""
+    """Loads or compiles the engine in this process, by a run without tasks."""
     if not is_loaded():
         none, rows = np.zeros(0, dtype=np.int64), Csr(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64))
         simulate(TaskGraph(none, none, none, none, none, none, rows, rows, rows, none, none, none, ()))

@@ -22,9 +22,9 @@ FREE = 2**63 - 1
 NOTHING, NEW, UNCHANGED = -1, -1, -2
 """`NOTHING` replaces an index. `NEW` and `UNCHANGED` replace the rate before this instant, for new and for unchanged flows."""
 VISITS_OF_FILLING = 3
-"""Filling takes about as long as so many visits of each crossing take when a change is followed."""
+"""Filling takes about as long as this many visits per crossing when a change is followed."""
 MOST_FILLINGS = 63
-"""Largest number of instants in which links are filled at once, after some in which it took too long to follow a change."""
+"""Largest number of consecutive instants in which links are filled without trying to follow changes first."""
 
 
 class Fluid(NamedTuple):
@@ -32,9 +32,9 @@ class Fluid(NamedTuple):
 
     `due` is a heap of links whose level may be wrong, by the lowest possible level. `scratch` holds the flows whose rate changed
     (their number is in row 0), and the crossings of the current link with the rate that each flow asks for. When links are
-    filled, `capped` is a heap of flows by their caps. `effort` has one row: the number of flows with caps and of crossings, how
-    many crossings were visited in this instant, for how many instants to come links are filled at once, for how many they were
-    to be when that was last decided, and the number of the present filling.
+    filled, `capped` is a heap of flows by their caps. `effort` has one row: the number of flows with caps and of crossings, the
+    number of crossings visited in this instant, the number of coming instants in which links are filled without following
+    changes, that number as last decided, and the number of the present filling.
     """
 
     flows: Array
@@ -164,8 +164,8 @@ def solve(fluid: Fluid) -> None:
 def _fill(fluid: Fluid) -> None:
     """Sets all levels and rates anew: the rates of all flows rise together, until links are full or flows are at their caps.
 
-    In `due` are links with a level that they can reach at least: the more flows come to rest, the higher it gets. It is computed
-    again when the link is the lowest. All links and flows of the lowest level come to rest together.
+    `due` holds links with a lower bound of their level, which grows as more flows are frozen; it is computed again when the link
+    is the lowest. All links and flows of the lowest level are frozen together.
     """
     due, capped, links = fluid.due, fluid.capped, fluid.links
     fluid.effort[0].number += 1
@@ -195,7 +195,7 @@ def _fill(fluid: Fluid) -> None:
 
 @compiled
 def _lowest(fluid: Fluid) -> tuple[int, int]:
-    """The lowest level that a link or a flow comes to, and how many links come to it, which are in `scratch` then."""
+    """The lowest level of a link or cap of a flow, and the number of links with this level, which are then in `scratch`."""
     due, n = fluid.due, 0
     level = fluid.capped[fluid.capped[1].item].key if fluid.capped[0].item else FREE
     while due[0].item and due[due[1].item].key <= level:
@@ -216,7 +216,7 @@ def _lowest(fluid: Fluid) -> tuple[int, int]:
 
 @compiled
 def _rest(fluid: Fluid, stream: int, rate: int) -> None:
-    """Sets the rate at which a flow comes to rest in this filling, unless it rests already."""
+    """Freezes a flow at a rate in this filling, unless it is frozen already."""
     flow = fluid.flows[stream]
     if flow.filling == fluid.effort[0].number:
         return

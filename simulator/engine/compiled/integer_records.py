@@ -9,7 +9,7 @@ import numpy as np
 from ..task import Array
 from .machine_code import compiled
 
-ROWS_AT_ONCE = 8192  # few enough that their records stay in the cache of a core while their columns are written, one by one
+ROWS_AT_ONCE = 8192  # the records stay in the cache of a core while their columns are written one by one
 
 
 def records(n: int, **columns: Any) -> Array:

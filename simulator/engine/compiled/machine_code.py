@@ -1,9 +1,9 @@
 """Machine code of the compiled engine: made once by numba, kept on disk, and loaded by LLVM alone.
 
-To make the code takes numba some seconds. To import numba, and to load what a cache of its own keeps, takes 0.7 s; so the object
-code is kept here, and llvmlite loads it in 0.06 s. Its file is named after all that the code depends on: the sources in this
-folder, the processor, numba and LLVM. A digest before the code tells whether it is what was written. Where no folder is
-writable, as in a container with a read-only installation, each process makes the code anew.
+numba takes some seconds to compile. Importing numba and loading from its own cache takes 0.7 s, so this module keeps the object
+code itself, and llvmlite loads it in 0.06 s. The file name is a digest of everything that the code depends on: the sources in
+this folder, the processor, numba and LLVM. A digest before the code protects against damaged files. If no folder is writable, as
+in a container with a read-only installation, each process compiles again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MachineCode:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.fault = ""
-        """The reason why the code was not kept; empty if it was."""
+        """The reason why the code could not be written to disk; empty if it was."""
         self._code: Callable[..., bool] | None = None
 
     def __call__(self, *arguments: Any) -> bool:
@@ -69,14 +69,14 @@ class MachineCode:
         return any(map(Path.exists, self._files()))
 
     def why_not_kept(self) -> str:
-        """The reason why each process makes the code anew, or an empty string if the code is kept, or can be."""
+        """The reason why each process compiles the code, or an empty string if the code is on disk, or can be written there."""
         return "" if self.is_kept else self.fault or ("" if any(map(is_writable, folders())) else NO_FOLDER)
 
     def _files(self) -> Iterator[Path]:
         return (folder / f"{self.function.__name__.strip('_')}-{_made_from()}.o" for folder in folders())
 
     def _kept(self) -> Callable[..., bool] | None:
-        """The code of a file that holds what was written."""
+        """The code in the file, if its digest is right."""
         for file in self._files():
             with suppress(SimulatorError):
                 data = read_bounded(file, MOST_BYTES, "machine code")
@@ -86,11 +86,11 @@ class MachineCode:
         return None
 
     def _made(self, arguments: Sequence[Any]) -> Callable[..., bool]:
-        """The code, which is kept if it can be."""
+        """Compiles the code, and writes it to disk if possible."""
         dispatcher = jitted(self.function)
         try:
             code = object_code(dispatcher, arguments)
-        except Exception as error:  # another version of numba or LLVM: numba itself still runs what it made
+        except Exception as error:  # with other versions of numba or LLVM, numba itself still runs its code
             self.fault = f"machine code was not kept: {error}"
             return dispatcher  # type: ignore[no-any-return]
         self.fault = NO_FOLDER
@@ -106,11 +106,11 @@ class MachineCode:
 
 
 class ObjectCode:
-    """Object code that LLVM has loaded. Calls follow numba's convention for arrays, which `object_code` has compared."""
+    """Object code that LLVM has loaded. Calls follow numba's convention for arrays, which `object_code` has checked."""
 
     def __init__(self, code: bytes) -> None:
         llvm = _llvm()
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())  # which owns the code
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())  # owns the code
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
         self._at = self._engine.get_function_address(NAME)
@@ -146,7 +146,7 @@ def _parts(function: Any) -> Iterator[Callable[..., Any]]:
 
 
 def object_code(dispatcher: Any, arguments: Sequence[Any]) -> bytes:
-    """The object code of a function for arguments of these types, without what numba adds for calls from Python."""
+    """The object code of a function for arguments of these types, without numba's wrapper for calls from Python."""
     import numba
 
     llvm = _llvm()
