@@ -1,7 +1,7 @@
-"""Which operators make the queries, keys and values of attention, for the recomputation of some of them.
+"""Operators that produce the queries, keys and values of attention, for the recomputation of some of them.
 
-Attention keeps all three. An operator of a plan's list may make only some: the projection of queries of latent attention, or a
-norm of queries and keys. What the others make is still kept.
+Attention keeps all three. An operator in a plan's list may produce only some: the projection of queries of latent attention, or a
+norm of queries and keys. The tensors of the other operators are still kept.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ class InputMaker(Compute):
 
 
 def making(op: Compute, makes: tuple[str, ...]) -> Compute:
-    """A kernel of the forward pass; one that is listed says which inputs of attention it makes."""
+    """A kernel of the forward pass; a listed kernel is marked with the inputs of attention that it produces."""
     return InputMaker(**vars(op), makes=makes) if makes and op.listed and op.part is Part.FORWARD else op
 
 
 def plain(op: AnyOp) -> AnyOp:
-    """An operation for later passes, which need not know what it makes."""
+    """An operation without this mark, for later passes."""
     if not isinstance(op, InputMaker):
         return op
     return Compute(**{name: value for name, value in vars(op).items() if name != "makes"})
 
 
 def made_by(op: AnyOp) -> tuple[str, ...]:
-    """The inputs of attention that an operation is known to make."""
+    """The inputs of attention that an operation is marked to produce."""
     return op.makes if isinstance(op, InputMaker) else ()
 
 

@@ -47,7 +47,7 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
     stages = tuple(stages_of((*counts, *[0] * layout.shares), layout))
     fraction, job = job.packed_fraction, replace(job, sequence_length=job.sequence_length // plan.cp)
     embedded, headed = ({s.rank for s in stages if getattr(s, end)} for end in ("embedding", "head"))
-    together = embedded == headed  # one rank has both ends, and holds a table that they share once
+    together = embedded == headed  # one rank has both ends, and holds a shared table once
     bodies: dict[str, Body] = {}
     kernels: dict[str, list[tuple[int, BlockOp]]] = {}
     names: dict[Called, str] = {}
@@ -69,7 +69,8 @@ def build(model: Model, plan: Plan, job: Job, layout: Layout, framework: Framewo
 
 
 def work_of(model: Model, plan: Plan, job: Job, stage: Stage, part: int) -> str:
-    """The work of a stage, as text: for whole sequences (part -1), or for a part of them. Stages of equal work share bodies."""
+    """The *work* of a stage as text: everything that its bodies depend on, for whole sequences (part -1) or for a part of them.
+    Stages of equal work share bodies."""
     ends = "embedding, " * stage.embedding, ", head" * stage.head
     name = f"{ends[0]}{_layers_of(model, stage)} layers{ends[1]}" + ", share" * stage.share
     name += f", part {part}" if part >= 0 else ""
@@ -118,7 +119,7 @@ def stages_of(counts: Sequence[int], layout: Layout) -> Iterator[Stage]:
 def _operators(model: Model, job: Job, stage: Stage, together: bool, splits: int, part: int) -> list[tuple[int, BlockOp]]:
     """Operators as (layer within the stage or -1, operator) in forward order, for one of `splits` parts of every sequence.
 
-    Modules that predict further tokens are numbered like layers behind the last.
+    Modules for multi-token prediction are numbered like layers after the last one.
     """
     block, seq = model.block, job.sequence_length // splits
     size = {"batch": job.microbatch_size, "seq": seq, "element_bytes": job.element_bytes}
@@ -134,7 +135,7 @@ def _operators(model: Model, job: Job, stage: Stage, together: bool, splits: int
 
 
 def _layers_of(model: Model, stage: Stage) -> str:
-    """The numbers of layers of a stage, in their order; with their kinds where the layers of the model differ."""
+    """The numbers of the layers of a stage in order; with their kinds if the layers of the model differ."""
     kinds = (model.block.kind(model, number) for number in range(stage.first_layer, stage.first_layer + stage.layers))
     return ", ".join(f"{len(list(alike))} {kind}".strip() for kind, alike in groupby(kinds)) or "0"
 
@@ -142,7 +143,7 @@ def _layers_of(model: Model, stage: Stage) -> str:
 def _body(kind: str, operators: list[tuple[int, BlockOp]]) -> Body:
     """The body of a slot: F in forward order; B, I and W in reverse, with input gradients, weight gradients or (B) both.
 
-    A slot without a kernel, such as the input gradients of a stage of the embedding alone, waits for its input only.
+    A slot without a kernel, such as the input gradients of a stage with only the embedding, just waits for its input.
     """
     order = operators if kind == FORWARD else reversed(operators)
     kernels = tuple(making(new, op.makes) for layer, op in order for part in PARTS[kind] for new in _compute(layer, op, part))

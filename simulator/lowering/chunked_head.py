@@ -1,10 +1,10 @@
 """Head in chunks: projection to the vocabulary and loss, some tokens at a time, so that the logits of all tokens never exist.
 
-A chunk has as many tokens as need about the bytes of all hidden states for their logits. The kernel of the loss writes the
-gradients of the logits in their place. The gradient of the projection is a sum over chunks: each adds its own, cast to fp32, in
-kernels apart. Reference: fused_linear_cross_entropy_forward in src/liger_kernel/ops/fused_linear_cross_entropy.py of
-linkedin/Liger-Kernel @ead96b6, which makes the gradients in the forward pass and keeps them. Here the backward pass makes them,
-with the same kernels: a step without a pipeline takes as long, and the last stage of a pipeline has a shorter forward pass.
+The logits of a chunk need about as many bytes as all hidden states. The kernel of the loss overwrites the logits with their
+gradients. The gradient of the projection is a sum over chunks: each adds its own, cast to fp32, in separate kernels. Reference:
+fused_linear_cross_entropy_forward in src/liger_kernel/ops/fused_linear_cross_entropy.py of linkedin/Liger-Kernel @ead96b6, which
+makes the gradients in the forward pass and keeps them. Here the backward pass makes them, with the same kernels: a step without a
+pipeline takes as long, and the last stage of a pipeline has a shorter forward pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def chunks_head(plan: Plan, framework: Framework) -> bool:
 
 
 def in_chunks(ops: Sequence[Layered]) -> Iterator[Layered]:
-    """Operators in forward order, with every projection and loss that follow each other in chunks."""
+    """Operators in forward order, with every projection that is followed by a loss divided into chunks with its loss."""
     before: Layered | None = None
     for layer, op in ops:
         is_loss = isinstance(op.forward, Rowwise) and op.forward.op == LOSS

@@ -1,9 +1,9 @@
-"""Slots of many layers from slots of few: layers that are alike are lowered once, and counted.
+"""Slots of many layers from slots of few: equal layers are lowered once and repeated.
 
-The body of a slot begins and ends with what only the first and the last layers of a stage have beside them, and between them
-every layer is as the one before. A stage of `FEW` layers is lowered, and its middle layer repeated. That this is right is shown
-for every body: the same stage with a layer more, lowered as a whole, has to be what the repetition makes of `FEW` layers. Where
-it is not, or where an operation waits for one that the repetition would move away, every layer is lowered.
+The body of a slot begins and ends with operations that only the first and the last layers of a stage have beside them; between
+them all layers are alike. A stage of `FEW` layers is lowered, and its middle layer is repeated. This is checked for every body:
+the same stage with one more layer, lowered as a whole, must equal the repetition of the stage of `FEW` layers. If it does not, or
+if an operation waits for one that the repetition would move away, every layer is lowered.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from ..workload.job import Job
 from ..workload.model import Model
 
 FEW = 3
-"""Number of layers of which the middle one is repeated."""
+"""Number of layers of a lowered stage, whose middle layer is repeated."""
 MIDDLE = 1
 
 
 def are_alike(model: Model, plan: Plan, job: Job) -> bool:
-    """Whether all layers of a model do the same, and recompute the same."""
+    """Whether all layers of a model have the same operations and the same recomputation."""
     chosen = plan.recomputation
     apart = chosen.first is not None or chosen.every > 1 or chosen.together > 1
     return len(model.kinds) == 1 and not (apart or job.frozen_layers or plan.moe.layers_differ or plan.offloading.activations)
 
 
 def with_few_layers(model: Model, plan: Plan, counts: Sequence[int], layers: int) -> tuple[Model, Plan]:
-    """The model and the plan whose stages have at most so many layers, given the layers of every stage."""
+    """The model and the plan whose stages have at most `layers` layers; `counts` has the layers of every stage."""
     fewer = tuple(min(count, layers) for count in counts)
     return replace(model, layers=sum(fewer)), replace(plan, layout=fewer)
 
 
 def are_proven(few: Program, one_more: Program) -> bool:
-    """Whether the bodies of stages of `FEW` layers, repeated, are those of the same stages with a layer more."""
+    """Whether the bodies of stages of `FEW` layers, with the middle layer repeated, equal those of stages with one more layer."""
     pairs = zip(few.bodies.values(), one_more.bodies.values(), strict=True)
     try:
         return few.communicators == one_more.communicators and all(longer(body, FEW + 1) == more for body, more in pairs)
@@ -45,11 +45,12 @@ def are_proven(few: Program, one_more: Program) -> bool:
 
 
 class ApartError(Exception):
-    """The layers of a body are not one after the other, or wait for one from afar."""
+    """The layers of a body do not follow each other, or wait for operations of distant layers."""
 
 
 def longer(body: Body, layers: int) -> Body:
-    """The body of a stage of so many layers, from that of a stage of `FEW`. Raises `ApartError` where it cannot be repeated."""
+    """The body of a stage of `layers` layers, from that of a stage of `FEW`. Raises `ApartError` if the middle cannot be
+    repeated."""
     middle = [at for at, op in enumerate(body.ops) if op.layer == MIDDLE]
     if body.turns or not middle or middle[-1] - middle[0] + 1 != len(middle) or any(op.unit for op in body.ops):
         raise ApartError
@@ -69,7 +70,7 @@ class _Repeated:
         self.after = None if op.after is None else [_parts(name) for name in op.after]
 
     def by(self, further: int) -> AnyOp:
-        """The operation of a later layer."""
+        """The operation of a layer that is `further` layers later."""
         if not further:
             return self.op
         after = None if self.after is None else tuple(_joined(name, further) for name in self.after)
@@ -78,7 +79,7 @@ class _Repeated:
 
 
 def _moved(op: AnyOp, more: int) -> AnyOp:
-    """An operation outside the middle layer, with so many more layers in the middle."""
+    """An operation outside the middle layer, with `more` further layers in the middle."""
     waits = [_parts(name) for name in op.after or ()]
     near = {layer for layer, _ in waits if layer >= 0}
     if op.layer < MIDDLE:

@@ -1,6 +1,6 @@
 """Training steps of a program: several from a standing start, or the one step that represents every step of a long run.
 
-Where every rank waits for the gradient norm, no work is in progress when the norm ends: all ranks begin anew together. So a step
+Where every rank waits for the gradient norm, no work is in progress when the norm ends: all ranks continue together. So a step
 of a long run extends from one norm to the next: the optimizer and the parameter gathers of one training step, then the passes
 and reductions of the next. Only this interval is simulated (decision 010).
 """

@@ -1,10 +1,10 @@
-"""Tensors that two operators need for their backward passes, where not one of them keeps the tensor for both.
+"""Tensors that two operators need for their backward passes, if a single copy does not serve both.
 
-Fused attention needs its result again, which is the input of the projection behind it; a router and a projection to a latent need
-the input that the shared experts or the projection of queries keep. One copy serves both while it is kept as it is. Where the
-projection keeps its input in fewer bits, or in shares of other tokens, or not at all, since it does not learn, both keep their
-own: `out` and `input` of Transformer Engine (context_parallel.py, module/linear.py). Megatron Core then lets the projection keep
-the original and cast it again (`set_save_original_input` in megatron/core/transformer/attention.py and moe/shared_experts.py,
+Fused attention needs its result again, which is the input of the projection after it; a router and a projection to a latent need
+the input that the shared experts or the projection of queries keep. One copy serves both if it is kept unchanged. If the
+projection keeps its input in fewer bits, or as a share of other tokens, or not at all because it is frozen, both keep their own:
+`out` and `input` of Transformer Engine (context_parallel.py, module/linear.py). Megatron Core then lets the projection keep the
+original and cast it again (`set_save_original_input` in megatron/core/transformer/attention.py and moe/shared_experts.py,
 core_v0.14.0 and later), unless scales are delayed: one copy serves both again.
 """
 
@@ -24,9 +24,9 @@ WIDE_LATENT, OTHER_LATENT = "q_down", "kv_down"
 
 
 def keep_inputs(operators: Sequence[Layered], *, narrow: bool, original: bool, by_heads: bool) -> list[Layered]:
-    """The operators of a stage, in forward order, each with what it keeps itself.
+    """The operators of a stage, in forward order, each with the bytes that it keeps itself.
 
-    `narrow`: linear layers keep their inputs in fewer bits, or with `original` as they are where another operator needs them;
+    `narrow`: linear layers keep their inputs in fewer bits, or with `original` unchanged if another operator needs them;
     `by_heads`: attention has its result for other tokens and fewer heads.
     """
     apart = narrow and not original
@@ -54,13 +54,13 @@ def _kept(operators: Sequence[Layered], *, apart: bool, narrow: bool, by_heads: 
 
 
 def _shares(op: BlockOp) -> bool:
-    """Whether a linear layer that stays in 16 bits learns from an input that another one keeps."""
+    """Whether a linear layer that stays in 16 bits computes its weight gradient from an input that another one keeps."""
     learns = op.split is Split.SEQUENCE and op.weight_gradient is not None and not op.adapter
     return learns and isinstance(op.forward, Gemm) and not op.saved_bytes
 
 
 def _is_kept(behind: Sequence[BlockOp]) -> bool:
-    """Whether the projection behind attention, or its adapter, keeps its input."""
+    """Whether the projection after attention, or its adapter, keeps its input."""
     projection = next((op for op in behind if isinstance(op.forward, Gemm)), None)
     if projection is None or projection.saved_bytes:
         return projection is not None

@@ -1,9 +1,8 @@
-"""Slots of plans that share bodies: what was lowered before is not lowered again.
+"""Slots of plans that share bodies: equal bodies are lowered only once.
 
 The bodies of a stage depend on the degrees that divide them, on the microbatch, and on the layers and the ends of the stage;
-neither on the order of a schedule, nor on the number of stages, nor on how many replicas there are. So bodies are kept by their
-work (`work_of`), and only works that were not met are lowered. Works that differ in the number of equal layers share a work of
-few layers (`few_layers.py`).
+not on the order of a schedule, the number of stages or the number of replicas. So bodies are kept by their work (`work_of`), and
+only new works are lowered. Works that differ in the number of equal layers share a work of few layers (`few_layers.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Programs = tuple[Program, ...]
 
 
 def kept_slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, kept: Kept) -> Programs:
-    """What `lower_slots` makes of a layout of few microbatches. Kept bodies weigh as much as they have operations."""
+    """The result of `lower_slots` for a layout of few microbatches. The weight of kept bodies is their number of operations."""
     slots = _slots(model, plan, job, layout, dp=dp, framework=framework, kept=kept)
     return slots.joined(slots.of_work) if slots else lower_slots(model, plan, job, layout, dp=dp, framework=framework)
 
@@ -39,9 +38,9 @@ def kept_slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, f
 def short_slots(
     model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, kept: Kept
 ) -> Programs | None:
-    """As `kept_slots`, of a plan of many equal layers, but with the operations of `FEW` + 1 layers in every body.
+    """As `kept_slots` for a plan of many equal layers, but with the operations of `FEW` + 1 layers in every body.
 
-    None where a stage has no more layers than that, or where it is not proven that its layers are one after the other alike.
+    None if a stage has no more layers than that, or if its layers are not proven to repeat.
     """
     slots = _slots(model, plan, job, layout, dp=dp, framework=framework, kept=kept)
     return slots.joined(slots.short) if slots and all(map(slots.few, slots.calls.values())) else None
@@ -60,9 +59,9 @@ class _Slots:
     kept: Kept
     stages: tuple[Stage, ...]
     calls: dict[str, list[Called]]
-    """Work -> what calls it."""
+    """Work -> the slots that call it."""
     common: Hashable
-    """What all works depend on."""
+    """The key of everything that all works depend on."""
 
     def joined(self, programs_of: Callable[[str, Sequence[Called]], Programs]) -> Programs:
         """The programs of the layout from those of each work."""
@@ -72,12 +71,12 @@ class _Slots:
         return tuple(_joined(self.stages, of, names, self.layout) for of in zip(*works, strict=True))
 
     def of_work(self, work: str, called: Sequence[Called]) -> Programs:
-        """The programs of a work, kept."""
+        """The programs of a work, from the cache or lowered now."""
         key = self.common, work, frozenset(kind for kind, _, _ in called)
         return self.kept.of(key, lambda: self._made(work, called), _operations)
 
     def few(self, called: Sequence[Called]) -> tuple[Programs, Programs] | None:
-        """The programs of a work with `FEW` layers and with one more; None where a work of more is not their repetition."""
+        """The programs of a work with `FEW` layers and with one more; None if the second is not a repetition of the first."""
         stage = self.stages[called[0][1]]
         if stage.layers <= FEW + 1 or not are_alike(self.model, self.plan, self.job):
             return None
@@ -85,14 +84,14 @@ class _Slots:
         return self.kept.of(key, lambda: self._made_few(called), lambda made: sum(map(_operations, made or ())))
 
     def short(self, work: str, called: Sequence[Called]) -> Programs:
-        """The programs of a work, with `FEW` + 1 layers in its place."""
+        """The programs of a work reduced to `FEW` + 1 layers."""
         found = self.few(called)
         if found is None:
             raise InvariantBroken(f"{work}: its layers are not alike")
         return tuple(_by_work(program, work, lambda body: body) for program in found[1])
 
     def _made(self, work: str, called: Sequence[Called]) -> Programs:
-        """The programs of a work: its layers repeated where it has many that are alike."""
+        """Lowers a work; many equal layers are made by repetition."""
         found, layers = self.few(called), self.stages[called[0][1]].layers
         if found is None:
             return self._lowered(self.model, self.plan, called)
@@ -110,7 +109,7 @@ class _Slots:
 
 
 def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, kept: Kept) -> _Slots | None:
-    """The works of a layout; None where bodies depend on more than their work."""
+    """The works of a layout; None if bodies depend on more than their work."""
     if plan.shares_vocabulary or plan.offloading.activations or plan.moe.routing != "balanced":
         return None
     splits = layout.shape.splits
@@ -131,10 +130,10 @@ def _by_work(program: Program, work: str, change: Callable[[Body], Body]) -> Pro
 
 
 def what_matters(plan: Plan, stages: Sequence[Stage]) -> tuple[Hashable, ...]:
-    """What the bodies of a plan depend on besides their work: all of the plan but what only orders and divides them, when
-    gradients are reduced and parameters released, and whether one rank has both ends of the model.
+    """What the bodies of a plan depend on besides their work: the plan without fields that only order and divide bodies, the
+    times at which gradients are reduced and parameters released, and whether one rank has both ends of the model.
 
-    Reductions, gathers and transfers are no part of slots, so that it does not matter what divides state or runs beside these.
+    Reductions, gathers and transfers are not part of slots, so the sharding of state and its overlap do not matter.
     """
     overlap, sharding = replace(plan.overlap, dp=None, pp=None), plan.full_sharding
     alike = replace(plan, pp=1, dp=None, chunks=1, schedule=FORWARD, layout=EVEN, group=None, memory_limit=1.0, overlap=overlap)

@@ -35,7 +35,7 @@ GATED = "_gated"
 MASK_BYTES = 1
 """Bytes of the dropout mask per element."""
 FUSED_MULTIPLE = 4
-"""Matrices of scores, and keys, that Megatron-LM's fused softmax takes at a time."""
+"""Megatron-LM's fused softmax needs the number of matrices of scores, and of keys, to be a multiple of this."""
 
 FUSED_BY_COMPILER = (
     "norm", "residual_norm", "rope", "activation", "bias", "bias_activation", "bias_dropout_add", "softmax", "cross_entropy"
@@ -220,7 +220,7 @@ def _softmax_in_fp32(width: int) -> list[Step]:
 
 
 def _softmax_apart(width: int, dtype: str) -> list[Step]:
-    """The same of operators of PyTorch: scale and mask in the format of the job, softmax in fp32, and a cast back.
+    """The same with operators of PyTorch: scale and mask in the format of the job, softmax in fp32, and a cast back.
 
     Adding a mask has no backward kernel. With fp16 the kernels of softmax convert what they read and what they write back.
     """
@@ -237,12 +237,12 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework, tp: int, dty
     """Attention with scores in memory: two GEMMs forward, four backward, and mask, softmax and dropout between the GEMMs.
 
     Kept for backward are queries, keys and values, the probabilities, the probabilities after dropout, and the dropout mask.
-    Where mask and softmax are one kernel, it reads nothing that a causal mask hides, and writes whole rows; backward is one
+    If mask and softmax are one kernel, it does not read scores that a causal mask hides, and writes whole rows; backward is one
     kernel of the same kind (megatron/fused_kernels/scaled_upper_triang_masked_softmax.h, NVIDIA/Megatron-LM). PyTorch's own
-    backward multiplies gradient and result first, in a kernel apart (aten/src/ATen/native/cuda/SoftMax.cu).
+    backward multiplies gradient and result first, in a separate kernel (aten/src/ATen/native/cuda/SoftMax.cu).
 
-    That kernel takes matrices of scores by fours. Where a rank's matrices of a microbatch (b a / tp), or the keys, are no
-    multiple of four, PyTorch casts the scores to fp32, scales, masks, normalises and casts back (is_kernel_available and
+    That kernel takes matrices of scores by fours. If the number of a rank's matrices of a microbatch (b a / tp), or of keys, is
+    not a multiple of four, PyTorch casts the scores to fp32, scales, masks, normalises and casts back (is_kernel_available and
     forward_torch_softmax in megatron/model/fused_softmax.py, NVIDIA/Megatron-LM @35a3fa8, and its copy in
     bigscience-workshop/Megatron-DeepSpeed @541b967). Where mask and softmax are operators of PyTorch, they are those of Hugging
     Face's Llama (models/llama/modeling_llama.py, huggingface/transformers v4.33): softmax(scores, dtype=fp32), cast back.
@@ -290,8 +290,8 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework, tp: int, dty
 def accumulate(program: Program, widths: tuple[int, int], *, whole: OfParameters, chunked: bool) -> Program:
     """A kernel after every weight gradient that reads the gradient in the job's format and adds to the accumulated gradient.
 
-    `widths` are the bytes of both. Gradients that are computed `whole` are added only where this is asked for. Where the head is
-    `chunked`, every chunk adds its gradient to those of the others; that their sum is then added too is not counted.
+    `widths` are the bytes of both. `whole`: whether gradients that are not computed in chunks are added. If the head is
+    `chunked`, every chunk adds its gradient to those of the others; the addition of their sum is not counted.
     """
     element_bytes, gradient_bytes = widths
     moved = element_bytes + 2 * gradient_bytes

@@ -45,7 +45,8 @@ from .roles import joined
 from .segments import Keeping
 
 VOCABULARY_MULTIPLE = 128
-"""A vocabulary that tensor-parallel ranks cannot divide evenly is padded to this many rows per rank, as Megatron pads it."""
+"""A vocabulary that tensor-parallel ranks cannot divide evenly is padded to a multiple of this many rows per rank, as in
+Megatron."""
 
 
 def lower(
@@ -61,8 +62,8 @@ def lower(
 ) -> Program:
     """The hardware-free program of `steps` training steps, or (None) from one gradient norm to the next, per role.
 
-    `dp` ranks hold the same parameters and share their gradients; ranks that share sequences are among them. `slots` may be what
-    `lower_slots` made of the same plan for another number of microbatches; no operation is then lowered twice.
+    `dp` ranks, including context-parallel ones, hold the same parameters and reduce their gradients. `slots` may be the result
+    of `lower_slots` for the same plan and another number of microbatches; no operation is then lowered twice.
     """
     if slots and not (plan.shares_vocabulary or plan.offloading.activations):  # the passes of both change steps too
         slots = [replace(program, orders=steps_of(layout, names_of(layout, program))) for program in slots]
@@ -75,14 +76,14 @@ def lower(
 def lower_slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework) -> tuple[Program, ...]:
     """Programs of the slots alone: without reductions of gradients, optimizer, gathers of parameters, and transfers.
 
-    One program serves all ranks, or each position in a ring without balance has its own.
+    One program serves all ranks, or each position in a ring without load balancing has its own.
     """
     positions: Sequence[int | None] = (None,) if plan.cp_balance else range(plan.cp)
     return tuple(_slots(model, plan, job, layout, dp=dp, framework=framework, position=position) for position in positions)
 
 
 def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, position: int | None) -> Program:
-    """The slots of every pipeline rank, for ranks at a position in a ring without balance, or (None) for all."""
+    """The slots of every pipeline rank, for ranks at a position in a ring without load balancing, or (None) for all."""
     overlap, sequence, sharding = plan.overlap.over(framework.overlap), plan.uses_sequence_parallel, plan.full_sharding
     shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes(job)
     narrow, model, tokens = _quantisation(plan, job, framework, dp), _divisible(model, plan), _tokens(plan, job, layout)
@@ -143,7 +144,7 @@ def _lowered(
 
 
 def _quantisation(plan: Plan, job: Job, framework: Framework, dp: int) -> Quantisation | None:
-    """The narrow format of a job, if it has one. Parameters that are gathered anew are cast anew."""
+    """The narrow format of a job, if it has one. Parameters that are gathered again are cast again."""
     if not job.narrow:
         return None
     divided = _ranks_of_group(plan) or dp
@@ -211,13 +212,13 @@ def _sharded_state(model: Model, plan: Plan, job: Job, framework: Framework, dp:
 
 
 def _ranks_of_group(plan: Plan) -> int | None:
-    """Number of ranks among which state is divided; None for all that have the same."""
+    """Number of ranks among which state is divided; None for all ranks with the same state."""
     group = plan.full_sharding.group
     return group and group * plan.cp
 
 
 def _agreed(program: Program, narrow: Quantisation, plan: Plan, dp: int) -> Program:
-    """The program whose ranks agree on their scales, where the framework shares them."""
+    """The program whose ranks reduce their scales, if the framework shares them."""
     if (over := narrow.shared_scales) == "none":
         return program
     return reduce_scales(program, over, plan.tp * (dp if over == "replicas" else plan.cp))
@@ -226,7 +227,7 @@ def _agreed(program: Program, narrow: Quantisation, plan: Plan, dp: int) -> Prog
 def _with_memory(
     program: Program, plan: Plan, memory: MemoryOverhead, sent_bytes: int, element_bytes: int, elsewhere: OfParameters
 ) -> Program:
-    """The program with what passes copy to the host, keep, free, and need while they run."""
+    """The program with copies to the host, and with the bytes that operations keep, free, and need while they run."""
     program = offload_activations(program, plan.offloading)
     program = release_activations(keep_results(program, sent_bytes) if memory.stage_results else program)
     return working_sets(program, Sizes(element_bytes, memory.bytes_of_logit(plan.tp), elsewhere))

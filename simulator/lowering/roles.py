@@ -1,6 +1,6 @@
 """Roles: ranks of one pipeline coordinate that do different work, because their shares of a sequence differ.
 
-Every role is lowered by itself, and the programs are joined: bodies that are equal are shared, the others get names of their own.
+Every role is lowered by itself, and the programs are joined: equal bodies are shared, the others get separate names.
 """
 
 from __future__ import annotations

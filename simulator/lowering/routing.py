@@ -1,9 +1,9 @@
-"""Uneven routing: how many rows every rank of a group of experts has for every other rank, in each layer.
+"""Uneven routing: the number of rows that every rank of an expert-parallel group sends to every other rank, in each layer.
 
-Experts are unequally popular. Drawn shares of the tokens come from a symmetric Dirichlet distribution, whose concentration says
-how even they are, and the rows of each rank from a multinomial distribution with these shares. Every layer has a draw of its own,
-which depends on the seed and on the number of the layer in the model alone. Of given shares every rank has the exact part of its
-rows, rounded so that all of them are there. The matrix of a layer holds for all its microbatches and in all groups.
+Experts are unequally popular. Their shares of the tokens are drawn from a symmetric Dirichlet distribution, whose concentration
+determines how even they are, and the rows of each rank from a multinomial distribution with these shares. Every layer has its own
+draw, which depends only on the seed and on the number of the layer in the model. With given shares every rank has exactly its
+part of the rows, rounded so that the total is kept. The matrix of a layer is used for all its microbatches and in all groups.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def loads(model: Model, plan: Plan, tokens: int) -> Loads | None:
 
 
 def layers_with_experts(model: Model) -> list[int]:
-    """The numbers of the layers with experts; modules that predict further tokens count as layers behind the last."""
+    """The numbers of the layers with experts; modules for multi-token prediction count as layers after the last one."""
     layers = [layer for layer in range(model.layers) if has_experts(model, layer)]
     further = range(model.layers, model.layers + model.mtp_layers) if has_experts(model, model.layers - 1) else ()
     return [*layers, *further]
 
 
 def drawn(model: Model, plan: Plan, tokens: int, layer: int) -> Array:
-    """The rows that every rank has for every other rank in a layer, for `tokens` tokens on each."""
+    """The rows that every rank sends to every other rank in a layer, for `tokens` tokens on each rank."""
     moe, copies = plan.moe, tokens * model.experts_per_token
     if isinstance(moe.routing, str):
         generator = np.random.default_rng([moe.seed, layer])
@@ -84,9 +84,9 @@ def drawn(model: Model, plan: Plan, tokens: int, layer: int) -> Array:
 
 
 def with_one_hot_rank(rows: Array, place: int) -> Array:
-    """Rows where the rank that receives most is as it was, but at the given place, and all other ranks are alike.
+    """Rows in which the rank that receives most is moved to `place`, and all other ranks are made alike.
 
-    The mean, rounded up, stands for the rows of the others for each other, for the hot rank, and of the hot rank for them.
+    Means, rounded up, replace the rows among the other ranks, those to the hot rank, and those from it.
     """
     held, hottest = np.empty_like(rows), int(rows.sum(axis=0).argmax())
     was, here = np.arange(len(rows)) == hottest, np.arange(len(rows)) == place
@@ -98,7 +98,7 @@ def with_one_hot_rank(rows: Array, place: int) -> Array:
 
 
 def apportioned(shares: Sequence[float], rows: int) -> Array:
-    """Rows by given shares: rounded down, and one more for the experts that lose most by that, the first of several."""
+    """Rows by given shares: rounded down, plus one for the experts that lose most by the rounding, the first ones if equal."""
     exact = np.array(shares) / sum(shares) * rows
     whole: Array = np.floor(exact).astype(np.int64)
     most = np.argsort(whole - exact, kind="stable")[: rows - whole.sum()]

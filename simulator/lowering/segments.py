@@ -1,7 +1,7 @@
 """Segments of a forward pass that the backward pass repeats, for recomputation (passes/recompute.py).
 
-A segment is a run of whole layers, attention, or a row of listed operators. To the latter belong the operations between the row
-and the operator that keeps its result: what only carries or casts the result is repeated too.
+A segment is a run of whole layers, attention, or a row of listed operators. A row includes the operations between it and the
+operator that keeps its result: operations that only transfer or cast the result are repeated too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CASTS = (Purpose.CAST, Purpose.CAST_WEIGHTS)
 WAYS = (Purpose.COUNT_ROWS, Purpose.DISPATCH, Purpose.COMBINE, Purpose.SORT)
 """Operations on the way of tokens to experts, or back."""
 KEEP_RESULTS = ("dropout", "softmax")
-"""Operators on rows that hold what they make (a mask, probabilities), not their input."""
+"""Operators on rows that hold a tensor that they produce (a mask, probabilities), not their input."""
 _Key = tuple[int, bool]
 """A segment: its first layer, and whether its operators are listed."""
 
@@ -31,7 +31,8 @@ class Segment:
 
     ops: tuple[AnyOp, ...]
     results: tuple[tuple[Compute, int], ...] = ()
-    """The operations behind a segment of listed operators that do not keep results of the segment, and the bytes of these."""
+    """The operations after a segment of listed operators that no longer keep results of the segment, and the bytes of these
+    results."""
 
     @property
     def operators(self) -> set[str]:
@@ -48,7 +49,7 @@ class Keeping:
     gathered: bool = False
     """Whether column layers keep their inputs as gathered."""
     compiled: bool = False
-    """Whether a compiler drops what nothing needs."""
+    """Whether a compiler drops unused results."""
 
 
 def segments(ops: Sequence[AnyOp], chosen: Recompute, keeping: Keeping) -> Iterator[Segment]:
@@ -87,7 +88,7 @@ def _with_ways(ops: Sequence[AnyOp], keys: Sequence[_Key | None]) -> list[_Key |
 
 
 def _listed(members: tuple[AnyOp, ...], behind: Sequence[AnyOp], listed: set[str], keeping: Keeping) -> Segment:
-    """The segment of a row of listed operators, with what lies between them and the operation that keeps their result."""
+    """The segment of a row of listed operators, with the operations between them and the operation that keeps their result."""
     end = next((at for at, op in enumerate(behind) if _computes(op)), len(behind))
     consumer = next((op for op in behind[end:] if isinstance(op, Compute)), None)
     made = {name for op in members for name in made_by(op)}
@@ -100,7 +101,7 @@ def _listed(members: tuple[AnyOp, ...], behind: Sequence[AnyOp], listed: set[str
     members += tuple(_between(behind[:end], behind[end:], consumer, keeping))
     results = [(consumer, _result_bytes(consumer, made))]
     if not takes_inputs(consumer) and any(made_by(op) == (QUERIES,) for op in members):
-        results += _queries(members, behind, listed)  # they pass by the operators of keys and values
+        results += _queries(members, behind, listed)  # queries do not pass through the operators of keys and values
     return Segment(members, tuple(results))
 
 
@@ -110,9 +111,9 @@ def _computes(op: AnyOp) -> bool:
 
 
 def _between(before: Sequence[AnyOp], behind: Sequence[AnyOp], consumer: Compute, keeping: Keeping) -> Iterator[AnyOp]:
-    """The operations that make what an operation keeps from the result of those before it.
+    """The operations that turn the result of `before` into the tensor that an operation keeps.
 
-    The pieces of a gather that runs beside the pieces of a GEMM are behind the first of them.
+    The pieces of a gather that runs beside the pieces of a GEMM come after the first piece of the GEMM.
     """
     gathers = [op for op in (*before, *behind) if op.operator == consumer.operator and op.purpose is Purpose.GATHER]
     gathers = gathers if keeping.gathered and consumer.held_bytes else []
@@ -150,7 +151,8 @@ def _is_kept(members: Sequence[AnyOp]) -> bool:
 
 
 def made_bytes(op: AnyOp) -> int:
-    """Bytes that an operation holds besides its input, because it makes them: a mask, probabilities, statistics of attention."""
+    """Bytes that an operation holds besides its input, because it produces them: a mask, probabilities, statistics of
+    attention."""
     kernel = op.kernel if isinstance(op, Compute) else None
     if isinstance(op, Compute) and isinstance(op.kernel, Attention):
         result_bytes = op.kernel.result_bytes if op.keeps_result else 0

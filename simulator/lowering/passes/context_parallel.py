@@ -1,4 +1,4 @@
-"""Context parallelism: ranks share every sequence, and attention alone sees the tokens of other ranks.
+"""Context parallelism: ranks share every sequence, and only attention uses the tokens of other ranks.
 
 A sequence is cut into 2n chunks, and rank r of n holds chunks r and 2n - 1 - r, so that all ranks have the same work under a
 causal mask. The sizes of kernels differ a little from rank to rank; every rank is simulated as rank n // 2.
@@ -14,9 +14,9 @@ causal mask. The sizes of kernels differ a little from rank to rank; every rank 
   backward pass mirrors them. Ranks without a key head of their own get a copy. Reference: Jacobs et al., arXiv 2309.14509.
 - Mixed: all-to-alls among neighbours, and a ring of such groups. Reference: Fang and Zhao, arXiv 2405.07719.
 
-Without balance rank r of a ring holds the r-th share of the sequence. It sees the shares before its own whole, its own in
-causal attention, and later shares not at all: it passes them on, and waits for them. Ranks are simulated by their position. Such
-is PyTorch's ring without load balancing.
+Without load balancing rank r of a ring holds the r-th share of the sequence. It attends to the earlier shares as a whole, to its
+own causally, and to later shares not at all: it only waits for them and passes them on. Ranks are simulated by their position.
+PyTorch's ring without load balancing works like this.
 
 Steps and collectives are those of NVIDIA/TransformerEngine (d0067d0d, dot_product_attention/context_parallel.py). In PyTorch
 (torch/distributed/tensor/experimental/_attention.py) the gradients make n hops.
@@ -48,7 +48,7 @@ class ContextParallel:
     """Whether ranks gather keys and values instead of passing them round a ring."""
     overlaps: bool = True
     position: int | None = None
-    """The position of the rank in a ring without balance; None where all ranks have the same work."""
+    """The position of the rank in a ring without load balancing; None if all ranks have the same work."""
 
     @property
     def steps(self) -> int:
@@ -109,7 +109,7 @@ def _divided_by_heads(op: Compute, local: Attention, plan: ContextParallel) -> I
 
 
 def _steps(own: Attention, plan: ContextParallel) -> list[Attention | None]:
-    """The attention of every step of a ring, in the order of the forward pass; None where a rank sees no key of a share."""
+    """The attention of every step of a ring, in the order of the forward pass; None if a rank attends to no key of a share."""
     if plan.position is not None:
         whole_share = replace(own, prefix=own.seq, diagonal=False)
         return [own, *[whole_share] * plan.position, *[None] * (plan.steps - 1 - plan.position)]
@@ -120,7 +120,7 @@ def _steps(own: Attention, plan: ContextParallel) -> list[Attention | None]:
 
 
 def _ring(op: Compute, own: Attention, plan: ContextParallel, kernels: Sequence[Attention | None]) -> Iterator[AnyOp]:
-    """The steps of a ring, each with an exchange beside it. What an exchange brings is held until the end of the next step."""
+    """The steps of a ring, each with an exchange beside it. Received tensors are held until the end of the next step."""
     forward, last_step = op.part is Part.FORWARD, plan.steps - 1
     share_bytes = _tensor_bytes(own, KEYS, VALUES)
     step: Compute | Wait = op
@@ -165,7 +165,7 @@ def _gathered(op: Compute, own: Attention, plan: ContextParallel) -> Iterator[An
 
 
 def _skipped(op: Compute, name: str, after: tuple[str, ...] | None, freed_bytes: int) -> Wait:
-    """A step of a ring in which a rank computes nothing, and only waits for what the exchange before brings."""
+    """A step of a ring in which a rank computes nothing, and only waits for the previous exchange."""
     return Wait(
         name=name, streams=(COMPUTE,), after=after, layer=op.layer, part=op.part, operator=op.operator, freed_bytes=freed_bytes
     )

@@ -1,6 +1,6 @@
 """Data parallelism and the end of a training step: reductions of gradients in buckets, the gradient norm, the optimizer.
 
-Each layer is a bucket, and so are the embedding and the head, and the experts of a layer, whose copies stand on other ranks. A
+Each layer is a bucket, and so are the embedding and the head, and the experts of a layer, whose copies are on other ranks. A
 bucket is ready when all kernels that add to its gradients, including norms and biases, have ended for the last microbatch.
 Buckets travel on the dp stream in backward order, beside the rest of the backward pass; without overlap one reduction follows
 the last backward of the rank. Every optimizer waits for the gradient norm, a barrier of all ranks, except a post-validated
@@ -38,17 +38,17 @@ Buckets = Mapping[int, Mapping[Bucket, int]]
 
 
 OfParameters = tuple[bool, bool]
-"""What holds for the parameters outside of experts, and what holds for experts: `[op.expert]` is what holds for an operation."""
+"""A pair of values, for parameters outside of experts and for experts: `[op.expert]` is the value for an operation."""
 
 
 class Replicas(NamedTuple):
-    """Number of ranks that hold the same parameters, without copies of stages: of experts `edp`, of the rest `dp`."""
+    """Number of ranks that hold the same parameters, without copies of stages: `edp` for experts, `dp` for the rest."""
 
     dp: int
     edp: int = 1
 
     def several(self, asked: bool) -> OfParameters:
-        """Whether something is so that only several ranks do, if it is `asked` for."""
+        """Whether an option that needs several ranks is `asked` for and there are several, per kind of parameters."""
         return asked and self.dp > 1, asked and self.edp > 1
 
 
@@ -122,7 +122,7 @@ def replica_count(program: Program, stage: int, replicas: Replicas, bucket: Buck
 
 
 def parameters_by_stage(program: Program, rank: int, *, frozen: bool = False) -> dict[int, dict[Bucket, int]]:
-    """Number of parameters that learn per tensor-parallel rank, by stage of a pipeline rank and by bucket; `frozen`: of all."""
+    """Number of trained parameters per tensor-parallel rank, by stage of a pipeline rank and by bucket; with `frozen`, of all."""
     found: dict[int, dict[Bucket, int]] = {}
     for stage, at in first_forward(program.orders[rank]).items():
         learning, all_of_them = program.bodies[program.orders[rank][at].body].parameters_by_bucket
@@ -234,7 +234,7 @@ def _end(
 ) -> Iterator[tuple[Step, Body]]:
     """The steps of a rank after the reduction of its gradients: the sum of a tied table, the norm, the optimizer."""
     if tied:
-        # The whole table, once: the two ranks cut their shares of the optimizer elsewhere.
+        # The whole table at once: the two ranks divide their shares of the optimizer differently.
         table_bytes = plan.tied_parameters * plan.gradient_bytes
         sync = _reduction("tied embedding", table_bytes, tied, Purpose.REDUCE_TIED_TABLE)
         yield Step("reduce embedding", "reduce", after=waits, outputs=((END, (REDUCED, "embedding")),)), Body((sync,))
@@ -254,7 +254,7 @@ def _end(
 
 
 def _elementwise(pieces: tuple[Piece, ...], parameters: int, plan: DataParallel, purpose: Purpose) -> Body:
-    """Kernels over all parameters of a rank; a rank without parameters only passes."""
+    """Kernels over all parameters of a rank; none for a rank without parameters."""
     kernels = tuple(
         Compute(
             name=name,

@@ -6,8 +6,9 @@ of one pass are on their way, the other computes. In each layer the compute stre
     exchanges   gradients to experts   tokens to experts   gradients back   tokens back
     compute     F up to the router     B of the experts    F of the experts   B of the rest
 
-DualPipe and its relatives come in pairs. In 1F1B and interleaved schedules every backward pass that a forward pass follows runs
-with that forward pass: one more forward pass is then done before the first backward pass of a rank. Warm-up and cool-down stay.
+The slots of DualPipe and its relatives are paired already. In 1F1B and interleaved schedules every backward pass that is followed
+by a forward pass runs with that forward pass: a rank then has one more forward pass before its first backward pass. Warm-up and
+cool-down stay the same.
 
 This is the order of Megatron-LM's overlap_moe_expert_parallel_comm (snapshot d98e8a6): TransformerLayerSchedulePlan.run in
 megatron/core/models/common/model_chunk_schedule_plan.py, get_pp_rank_microbatches in megatron/core/pipeline_parallel/schedules.py
@@ -25,18 +26,19 @@ from ...program.program import Body, Program
 from ...program.slot import BACKWARD, FORWARD, Box, Pair, Slot
 
 TO_EXPERTS = (Purpose.COUNT_ROWS, Purpose.DISPATCH)
-"""Operations that open the way to the experts; forward passes count rows first."""
+"""Operations that begin the exchange to the experts; forward passes exchange the numbers of rows first."""
 TURNS = 8
 """Turns of a layer; the numbers below are turns within a layer."""
 TURNS_OF = {True: (1, 3, 5, 6, TURNS + 1), False: (-1, 0, 2, 4, 7)}
-"""Whether a pass is forward -> the turns of what is before the exchanges, the way there, the experts, the way back, and the rest.
+"""Whether a pass is forward -> the turns of the part before the exchanges, the way there, the experts, the way back, and the
+rest.
 
-What follows the way back runs with what precedes the exchanges of the next layer.
+The part after the way back runs with the part before the exchanges of the next layer.
 """
 
 
 def paired(layout: Layout) -> Layout:
-    """The layout where each backward slot runs with the forward slot behind it; a layout that has pairs stays as it is."""
+    """The layout in which each backward slot is paired with the forward slot after it; a layout with pairs is not changed."""
     if any(isinstance(box, Pair) for order in layout.orders for box in order):
         return layout
     orders = []

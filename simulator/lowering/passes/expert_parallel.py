@@ -1,13 +1,13 @@
 """Expert parallelism: the ranks of a group hold different experts of a layer, and exchange tokens by all-to-alls.
 
-Each token is copied to the experts that the router chose for it. A dispatch takes the copies to the ranks of their experts and a
-combine takes the results back; the backward pass makes the same two ways with gradients. Tensor-parallel ranks of the experts
+Each token is copied to the experts that the router chose for it. A dispatch sends the copies to the ranks of their experts and a
+combine sends the results back; the backward pass does the same with gradients. Tensor-parallel ranks of the experts
 gather the dispatched rows of their group, and reduce-scatter their partial sums before the combine. Ranks first tell each other
 how many rows they send, unless a capacity fixes the number; a rank with several experts sorts the rows that arrive, and sorts
 them back.
 
 DeepEP sends a token once to each node that has experts for it, between GPUs at the same place of their nodes, and within the
-node once to each GPU that has experts for it. Both ways are open at once, since a node passes tokens on while others arrive.
+node once to each GPU that has experts for it. Both transfers overlap, since a node forwards tokens while others arrive.
 Where GEMMs run in a narrow format, dispatches carry rows in that format, and combines in the wide one.
 
 References: Lepikhin et al. (GShard), arXiv 2006.16668; MoEAlltoAllTokenDispatcher and `get_capacity` of Megatron-LM (snapshot
@@ -40,7 +40,7 @@ from .tensor_parallel import HELD_BY_CHANNELS
 EP = Communicator("ep", "ep", ("ep",))
 ETP = Communicator("etp", "tp", ("etp",))
 INSIDE, ACROSS = "ep inside", "ep across"
-"""DeepEP's ways: among the ranks of a group on one node, and among the ranks at the same place of all nodes."""
+"""DeepEP's two communicators: the ranks of a group on one node, and the ranks at the same place of all nodes."""
 GROUP = Communicator("experts", "ep", ("etp", "ep"))
 """All ranks that hold shares of the same experts, or exchange tokens with such ranks."""
 COUNT_BYTES = 8
@@ -61,7 +61,7 @@ class ExpertParallel:
     per_token: int
     """Experts of a token."""
     capacity: float | None
-    """Rows of an expert over its even share of the copies; None for as many rows as copies."""
+    """Capacity factor: rows of an expert over its even share of the copies; None for as many rows as copies."""
     hidden: int
     element_bytes: int
     dispatched_bytes: float
@@ -69,9 +69,9 @@ class ExpertParallel:
     node: int = 0
     """Ranks of a group on one node, for DeepEP; 0 for plain all-to-alls."""
     nodes_per_token: int = 0
-    """Nodes that the experts of a token are chosen from; 0 for all."""
+    """Number of nodes from which the experts of a token are chosen; 0 for all."""
     late_weights: bool = False
-    """Whether weight gradients of experts follow the exchange that takes input gradients back, and run beside it."""
+    """Whether weight gradients of experts are placed after the exchange that returns input gradients, and run beside it."""
     loads: Loads | None = None
     """The rows of all ranks of a group in every layer; None for an even load."""
     load: Load | None = None
@@ -114,7 +114,7 @@ class ExpertParallel:
 
     @property
     def rows(self) -> int:
-        """Rows of each expert, the mean over the experts of the rank; of the most loaded rank."""
+        """Mean number of rows of an expert on the most loaded rank."""
         if self.load:
             return self._rows_of(self.load.most)
         return -(-self.etp * self.ep * self.sent // self.experts)
@@ -124,7 +124,7 @@ class ExpertParallel:
 
     @property
     def rows_of_variants(self) -> tuple[int, ...]:
-        """Rows of each expert on the ranks of every variant; empty where they are as many on all ranks."""
+        """Rows of each expert on the ranks of every variant; empty if all ranks have equally many."""
         found = tuple(map(self._rows_of, self.load.received)) if self.load else ()
         return found if len(set(found)) > 1 else ()
 
@@ -154,7 +154,7 @@ class ExpertParallel:
 
 
 def touched(places: int, experts: int, chosen: int) -> Fraction:
-    """Expected number of places, with so many experts each, that have some of the experts chosen at random from all of them."""
+    """Expected number of places, with `experts` experts each, that hold at least one of `chosen` experts drawn at random."""
     return places * (1 - Fraction(comb((places - 1) * experts, chosen), comb(places * experts, chosen)))
 
 
@@ -189,7 +189,7 @@ def expert_parallel(program: Program, plan: ExpertParallel) -> Program:
 def _divided(
     body: Body, of_layer: Callable[[int], ExpertParallel], share: Callable[[Kernel, Split, int], Kernel]
 ) -> Iterator[AnyOp]:
-    """A body with the share of a rank; ways to and from the experts, where tokens or gradients pass through the experts."""
+    """A body with the share of a rank, and with exchanges to and from the experts where tokens or gradients pass through them."""
     experts = [op for op in body.ops if isinstance(op, Compute) and op.expert]
     passing = {op.layer for op in experts if op.part is not Part.WEIGHT_GRADIENT}
     first = {op.layer: op.name for op in reversed(experts)}
@@ -210,7 +210,7 @@ def _divided(
 
 
 def _with_late_weight_gradients(body: Body) -> Iterator[AnyOp]:
-    """Moves the weight gradients of experts behind the exchange after them, which they run beside."""
+    """Moves the weight gradients of experts after the exchange that follows them, so that they run beside it."""
     back = {op.layer: op.name for op in body.ops if op.purpose is Purpose.COMBINE}
 
     def is_late(op: AnyOp) -> bool:
@@ -259,7 +259,7 @@ def _from_experts(op: Compute, plan: ExpertParallel) -> Iterator[AnyOp]:
 
 
 def _exchange(op: Compute, plan: ExpertParallel, purpose: Purpose) -> Iterator[Collective]:
-    """The all-to-alls of a dispatch or a combine, side by side: only the last is in the chain of the body."""
+    """The all-to-alls of a dispatch or a combine, in parallel: only the last is in the chain of the body."""
     ways = plan.ways.items()
     for number, (group, rows) in enumerate(ways, 1):
         exchange = _collective(op, purpose, group, "alltoall", plan.bytes_of(rows, purpose))
@@ -267,9 +267,9 @@ def _exchange(op: Compute, plan: ExpertParallel, purpose: Purpose) -> Iterator[C
 
 
 def _sort(op: Compute, plan: ExpertParallel, name: str) -> Iterator[Compute]:
-    """The kernel that sorts the rows of several ranks by the experts of a rank; none if either is one.
+    """The kernel that sorts the rows of several ranks by the experts of a rank; none for one rank or one expert.
 
-    With DeepEP only the rows that arrive are permuted, and the permutation of the block stands for that.
+    With DeepEP only arriving rows are permuted, which the permutation of the block already counts.
     """
     if plan.ep * plan.etp == 1 or plan.ep == plan.experts or plan.node:
         return

@@ -1,4 +1,4 @@
-"""The gather of what came over the pipeline in shares, as in Megatron-LM until 2023 and in DeepSpeed.
+"""The gather of activations that were sent over the pipeline in shares, as in Megatron-LM until 2023 and in DeepSpeed.
 
 Without sequence parallelism all ranks of a tensor-parallel group hold the same activations between layers. Each sends only its
 share of them to the next stage, over its own NIC, and the receivers gather the whole over the links of their group. Reference:

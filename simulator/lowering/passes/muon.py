@@ -40,7 +40,7 @@ class Muon:
     optimizer: Optimizer
     """The optimizer in full."""
     replicas: Replicas | None
-    """Number of ranks that divide the optimizer; None where none do."""
+    """Number of ranks that divide the optimizer; None if it is not divided."""
     tp: int
     gradient_bytes: int
 
@@ -92,7 +92,7 @@ def _parameters(program: Program, rank: int, plan: Muon) -> tuple[Counter[Matrix
 
 
 def _shared_out(matrices: list[Matrix], shards: int) -> list[Counter[Matrix]]:
-    """The matrices of each rank, where the largest come first and each goes to the rank with the fewest parameters so far."""
+    """The matrices of each rank: the largest come first, and each goes to the rank with the fewest parameters so far."""
     own: list[Counter[Matrix]] = [Counter() for _ in range(shards)]
     loads = [(0, shard) for shard in range(shards)]
     heapify(loads)

@@ -52,7 +52,7 @@ def _copying(
     if step.phase == FORWARD:
         return step._replace(outputs=(*step.outputs, (last.name, key)))
     first = next(iter(copies.values()))
-    # the first operation of a body waits for the input of the step: so must the former first one, behind a copy
+    # the first operation of a body waits for the input of the step: after a copy, the former first one must wait too
     begins = () if changed.ops[0].name == body.ops[0].name else tuple((body.ops[0].name, before) for before in step.after)
     return step._replace(waits=(*step.waits, *begins, (first.name, key)))
 
@@ -67,7 +67,7 @@ def _held_bytes(forward: Body, layers: int) -> dict[int, int]:
 
 
 def _copies_out(body: Body, held: Mapping[int, int], window: int) -> Iterator[tuple[tuple[int, int], Collective]]:
-    """(Position in a forward body, layer that it belongs to) and the copy of each layer."""
+    """The copy of each layer with its position in a forward body and its layer."""
     first, last = _first(body), {op.layer: op.name for op in body.ops if not op.detached}
     for layer, size_bytes in held.items():
         copy = copied(f"{layer}.copy out", OUT, size_bytes, layer=layer, after=(last[layer],))
@@ -75,7 +75,7 @@ def _copies_out(body: Body, held: Mapping[int, int], window: int) -> Iterator[tu
 
 
 def _copies_in(body: Body, held: Mapping[int, int], window: int) -> Iterator[tuple[tuple[int, int], Collective]]:
-    """(Position in a backward body, layer that it belongs to) and the copy of each layer.
+    """The copy of each layer with its position in a backward body and its layer.
 
     Where several layers are recomputed together, the first of them is needed before the gradients of the last.
     """

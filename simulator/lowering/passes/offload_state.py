@@ -7,10 +7,10 @@ References: DeepSpeed edaa7221, zero/stage_1_and_2.py (async_inplace_copy_grad_t
 (_offload_grad_partition_at_boundary) and csrc/includes/cpu_adam.h; Megatron-LM 0d41ecd8, hybrid_optimizer.py, which takes its
 fraction in whole tensors, and copies gradients after the norm.
 
-A framework may copy to pageable memory. The driver then moves pieces through a buffer of its own, a core copies them, and the
-call returns when all is there: the host launches nothing meanwhile, so compute waits for copies of gradients. DeepSpeed does so
+A framework may copy to pageable memory. The driver then moves pieces through a buffer of its own, a CPU core copies them, and the
+call returns at the end: the host launches nothing meanwhile, so compute waits for copies of gradients. DeepSpeed does so
 unless offload_optimizer.pin_memory is on, its default since v0.19.5 (zero/offload_config.py). Its ZeRO-3 also leaves the shares
-of gradients on the host and fetches each again to cast it (partition_grads), scales what the CPU will read in a pass of its own
+of gradients on the host and fetches each again to cast it (partition_grads), scales the gradients on the CPU in a separate pass
 (unscale_and_clip_grads: grad.mul_), and copies parameters back from pageable memory (_reassign_or_swap_out_partitioned_parameters
 copies fp32 to a tensor of 16 bits of the GPU, which PyTorch casts on the CPU, to memory that it allocates for it).
 
@@ -55,12 +55,12 @@ class OffloadedState:
     replicas: Replicas
     """Number of ranks that hold the same parameters."""
     sharded: ShardedState
-    """How they divide the state; without sharding, its numbers of bytes."""
+    """How these ranks divide the state; without sharding, only its sizes in bytes."""
     work: HostWork
-    """How the framework copies, and what else the CPUs do."""
+    """How the framework copies, and additional work of the CPUs."""
 
     def share(self, size: int, group: Communicator) -> int:
-        """The share of a rank in what a group divides."""
+        """The share of a rank in a size that a group divides."""
         return -(-size // self.sharded.shards(group))
 
     @property
@@ -132,7 +132,7 @@ def _copying_gradients(
 
 
 def _complete(step: Step, program: Program, buckets: Mapping[Bucket, int], state: OffloadedState) -> Iterator[tuple[str, int]]:
-    """Operations of a step behind which a rank's share of some gradients is complete, and the size of the share.
+    """Operations of a step after which a rank's share of some gradients is complete, and the size of the share.
 
     A bucket of norms outside of layers, complete since the input gradients, follows the first kernel of the weight gradients.
     """

@@ -12,8 +12,8 @@ compute stream continues when the sends have left their edges and all receives o
 posted beforehand, so that no sender waits for the other side, and no schedule can wait in a circle because of its sends.
 
 The program is the program with overlap, plus waits: same transfers, and the same order on every edge unless exchanges send in
-another one, in which the receiver then receives. A wait is an operation of length zero on the compute stream and, behind the
-sends, on their edges: the sender waits until an edge is free again, not until the data has arrived.
+another order, which the receiver then follows. A wait is an operation of length zero on the compute stream and, after the sends,
+on their edges: the sender waits until an edge is free again, not until the data has arrived.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Quantisation:
     shares: int
     """Number of ranks that share the tokens between divided layers."""
     gathered_anew: OfParameters = (False, False)
-    """Whether every pass gathers weights anew, and so must cast them anew."""
+    """Whether every pass gathers weights again, and so must cast them again."""
     gathered_inputs: bool = False
     """Whether column layers keep their inputs as gathered."""
 
@@ -101,7 +101,7 @@ def cast_weights(program: Program, formats: Quantisation) -> Program:
 
 
 def weights_cast_before(program: Program) -> Program:
-    """The same program without the casts of cached weights, as in every forward pass but the first of a stage."""
+    """The same program without the casts of cached weights, as in every forward pass after the first one of a stage."""
     return program.with_bodies(lambda body: (op for op in body.ops if op.purpose is not Purpose.CAST_CACHED_WEIGHTS))
 
 
@@ -223,7 +223,7 @@ class _Caster:
     def _extra(self, op: Compute, name: str, rows: int, columns: int, moved: float, kind: str = "") -> Compute:
         """A kernel before a GEMM, detached from the chain of the body if the GEMM is detached.
 
-        It takes and frees no memory. What the GEMM holds is counted with the GEMM, and gathered weights are released behind it.
+        It takes and frees no memory: held bytes are counted with the GEMM, and gathered weights are released after it.
         """
         what = kind or ("transpose" if name == "transpose" else "quantise")
         kernel = Rowwise(what, rows * _gemm(op).batch, columns, 1, moved)

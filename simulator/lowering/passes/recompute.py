@@ -6,10 +6,10 @@ its collectives and casts, right before the first operation that needs what was 
 original operations would have held, until the backward pass of their layer ends. Reference: Korthikanti et al., arXiv 2205.05198.
 
 In formats of eight or four bits a GEMM keeps its input as cast, where the framework does. The cast between listed operators and
-such a GEMM is then repeated with them, and a row of listed operators that begins with a GEMM begins with its kept cast. So are
-collectives between listed operators and an operator that keeps what they bring: gathers of its input where it keeps the gathered
-input, exchanges of tokens for heads, and the way of tokens to experts. Of queries, keys and values, which attention keeps, only
-those are not kept that listed operators make.
+such a GEMM is then repeated with them, and a row of listed operators that begins with a GEMM begins with its kept cast. The same
+holds for collectives between listed operators and an operator that keeps the collective's result: gathers of an input that is
+kept as gathered, exchanges of tokens for heads, and the way of tokens to experts. Of queries, keys and values, which attention
+keeps, only those that listed operators produce are recomputed.
 
 Megatron Core recomputes the first layers of a stage one by one (method `block`) or several together (`uniform`,
 transformer_block.py). Of some listed modules it also discards the results, which other modules would keep
@@ -42,7 +42,7 @@ from ..segments import Keeping, Segment, made_bytes, segments
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """The result of a linear layer, of which some columns are kept."""
+    """A linear layer some of whose result columns are kept."""
 
     columns: int
     of: int
@@ -85,7 +85,7 @@ def _recomputed(forward: Body, backward: Body, chosen: Recompute, layer_bytes: i
     for segment in segments(forward.ops, chosen, keeping):
         places = [first[operator] for operator in segment.operators if operator in first]
         if not places:
-            continue  # a frozen layer without a backward pass needs nothing again
+            continue  # a frozen layer without a backward pass needs no recomputation
         before = backward.ops[min(places)].name
         if chosen.scope == "per-op":
             again = _per_op(segment.ops, held, layer_bytes, compiled=keeping.compiled)
@@ -102,8 +102,8 @@ def _repeated(
 ) -> Iterator[AnyOp]:
     """The repeated operations of a segment. Subtracts what they hold from the bytes that the forward pass holds (`held`).
 
-    A segment of whole layers (`layer_bytes`) keeps the input of the first one as it comes, though a linear layer in front would
-    keep it cast or gathered.
+    A segment of whole layers (`layer_bytes`) keeps the input of its first layer unchanged, even if a linear layer at its start
+    would keep it cast or gathered.
     """
     ops, result_bytes, holds = segment.ops, 0, dict[str, int]()
     first = next((op.name for op in _holders(segment) if op.held_bytes > made_bytes(op)), "")
@@ -114,7 +114,7 @@ def _repeated(
         if kept and layer_bytes and (kept != layer_bytes or narrow):
             holds[op.name], held[op.name] = held[op.name], layer_bytes
             continue
-        # what a collective brings and a later operation of the segment frees is held both times
+        # the result of a collective that a later operation of the segment frees is held both times
         passing = 0 if isinstance(op, Compute) else min(held[op.name], temporary_bytes)
         temporary_bytes -= passing
         holds[op.name], held[op.name] = held[op.name] - kept, kept + passing
@@ -130,14 +130,14 @@ def _repeated(
 
 
 def _holders(segment: Segment) -> Sequence[AnyOp]:
-    """The operations of which the first that holds its input may hold that of the segment; later listed ones hold results."""
+    """Operations that may hold the input of the segment: the first of them that holds its input does. Later ones hold results."""
     if not segment.results:
         return segment.ops
     return [op for op in segment.ops if isinstance(op, Compute) and op.held_bytes][:1]
 
 
 def _arrival(ops: Sequence[AnyOp]) -> Iterator[Wait]:
-    """A wait for repeated collectives that run beside each other, or beside what followed them in the forward pass."""
+    """A wait for repeated collectives that run beside each other, or beside the operations after them in the forward pass."""
     waited = {name for op in ops for name in op.after or ()}
     loose = [op.name for op in ops if op.detached and op.name not in waited]
     if loose:
@@ -158,9 +158,9 @@ def _again(ops: Sequence[AnyOp], holds: Mapping[str, int]) -> Iterator[AnyOp]:
 
 
 def _per_op(layer: tuple[AnyOp, ...], held: dict[str, int], layer_bytes: int, *, compiled: bool) -> Iterator[AnyOp]:
-    """The repeated operations of a layer of which single results are kept. Subtracts what they hold from `held`.
+    """The repeated operations of a layer that keeps single results. Subtracts the bytes that they hold from `held`.
 
-    A kept result, as the input of the layer, takes the place of what the next operation holds of its input.
+    A kept result, like the input of the layer, replaces the bytes that the next operation holds for its input.
     """
     attention = {op.operator for op in layer if isinstance(op, Compute) and isinstance(op.kernel, Attention)}
     scattered = {op.operator for op in layer if _is_scatter(op)}
@@ -203,7 +203,7 @@ def _is_scatter(op: AnyOp) -> bool:
 
 
 def _kept_results(layer: Sequence[AnyOp]) -> Iterator[tuple[str, _Result]]:
-    """What is kept of the results of linear layers without biases: those of every other matrix product, the first included."""
+    """The kept results of linear layers without biases: those of every second matrix product, beginning with the first."""
     count = 0
     for op in layer:
         if isinstance(op, Compute) and isinstance(op.kernel, Gemm) and op.parameters == op.kernel.k * op.kernel.n:

@@ -19,7 +19,7 @@ from ...program.program import Body, Program
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 Place = tuple[int, bool]
-"""(layer within the stage or -1, whether the operation is in a layer or behind the layers)."""
+"""(layer within the stage or -1, whether the operation is in a layer or after the layers)."""
 
 
 def release_activations(program: Program) -> Program:
@@ -43,7 +43,7 @@ def release_activations(program: Program) -> Program:
 def _between(body: Body, forward: Body, weights: Body) -> Body:
     """Input gradients that free what no weight gradient needs, and hold the gradients that weight gradients need."""
     gradients = (op for op in weights.ops if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT)
-    needed = {op.operator: op.kernel for op in gradients if isinstance(op.kernel, Gemm)}  # not the sum with earlier ones
+    needed = {op.operator: op.kernel for op in gradients if isinstance(op.kernel, Gemm)}  # not the sum of gradients
     own = {op.operator: op.name for op in body.ops if isinstance(op, Compute) and op.part is Part.INPUT_GRADIENT}
     last = _last_kernels(body)
     freed: dict[str, int] = {}
@@ -70,7 +70,7 @@ def _gradient_bytes(op: AnyOp, needed: Mapping[str, Kernel]) -> int:
 
 
 def _releasing(body: Body, forward: Body, *backward: Body) -> Body:
-    """A backward body that frees what all the bodies of its microbatch hold, itself included."""
+    """A backward body that frees everything that the bodies of its microbatch hold, including itself."""
     held_bytes: dict[Place, int] = {}
     for ops in (forward.ops, *(one.ops[::-1] for one in backward)):
         for place, op in _with_places(ops):

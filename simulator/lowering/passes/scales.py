@@ -1,9 +1,9 @@
 """Scales of delayed scaling: at the end of every pass through a stage, ranks agree on the largest values that they have seen.
 
 Transformer Engine keeps the largest value of every tensor of a narrow GEMM: of input, weights and result forward, of two
-gradients backward. Where the context of narrow formats ends, which in Megatron Core holds all layers of a stage, they are joined
-in one tensor, reduced to their maximum over a group of ranks, and turned into scales. The reduction stands among the kernels:
-whatever follows waits for it, and so for the slowest rank of the group. The group of Megatron Core is all ranks that hold the
+gradients backward. At the end of the autocast context, which in Megatron Core contains all layers of a stage, they are joined in
+one tensor, reduced to their maximum over a group of ranks, and turned into scales. The reduction is in the order of the kernels:
+all later kernels wait for it, and so for the slowest rank of the group. In Megatron Core the group is all ranks that hold the
 stage (0.5, 0.12), or those that divide its tensors and sequences (0.8, and later with `tp_only_amax_red`).
 
 References: reduce_and_update_fp8_tensors and fp8_autocast_exit, transformer_engine/pytorch/fp8.py, NVIDIA/TransformerEngine

@@ -1,8 +1,8 @@
-"""Units of sharded state: what is gathered together, and whose gradients are reduced together.
+"""Units of sharded state: parameters that are gathered together, and whose gradients are reduced together.
 
 A unit is a layer of its stage, or `unit` consecutive layers, the last unit of a stage maybe fewer; or with `half-layer` attention
 up to the projection of its result, and the rest of the layer. The experts of these layers are a unit of their own. Embedding and
-head are as ever.
+head are units as without `unit`.
 
 Frameworks let people choose. `fully_shard` of PyTorch takes a module or a list of modules as a unit
 (torch/distributed/fsdp/_fully_shard/_fully_shard.py, pytorch/pytorch @0257dd1); torchtitan gives it each transformer block
@@ -23,7 +23,7 @@ from ...program.program import Program
 
 
 def units(program: Program, unit: int | Literal["half-layer"]) -> Program:
-    """The program whose operations know their unit, where this is not their layer."""
+    """The program whose operations carry their unit, if it is not their layer."""
     if unit == 1:
         return program
     attention = _attention(program)

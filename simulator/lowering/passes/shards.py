@@ -1,4 +1,4 @@
-"""Sharded state: reductions leave every rank the sum of its own share of the gradients, and every rank updates its own share.
+"""Sharded state: after a reduction every rank has the sum of its own share of the gradients, and updates its own share.
 
 All-reduces of gradients become reduce-scatters. Where ranks divide the state in groups, an all-reduce of the shares across the
 groups follows each reduce-scatter. ZeRO-2, ZeRO-3 and FSDP copy the gradients of a bucket into the buffer of the collective, in
@@ -61,7 +61,7 @@ class ShardedState:
     whole_tensors: bool = False
     """Whether a rank owns whole tensors, and broadcasts them when it has updated them."""
     weights_beside_master: bool = False
-    """Whether a rank keeps parameters in the training dtype too where FSDP alone would keep the master copy only."""
+    """Whether a rank also keeps parameters in the training dtype, where PyTorch's FSDP keeps only the master copy."""
 
     @property
     def ranks(self) -> int:
@@ -75,7 +75,7 @@ class ShardedState:
 
     @property
     def keeps_master(self) -> bool:
-        """Whether the only copy of parameters between passes is the master copy, also of those that a rank holds alone."""
+        """Whether the only copy of parameters between passes is the master copy, also for parameters that a rank holds alone."""
         return self.sharding.kind in WITH_MASTER_COPY and max(self.replicas) > 1 and not self.weights_beside_master
 
     @property
@@ -100,7 +100,7 @@ class ShardedState:
 
 
 def sharded(program: Program, state: ShardedState) -> Program:
-    """The program in which replicas divide gradients and optimizer; all replicas still lack the parameters of the others."""
+    """The program in which replicas divide gradients and optimizer; the gather of updated parameters is not yet included."""
     if state.ranks < state.dp:
         reducing = (op for body in program.bodies.values() for op in _reductions(body))
         replicas = [program.communicators[name] for name in dict.fromkeys(op.communicator for op in reducing)]
@@ -129,7 +129,7 @@ def all_reduced(program: Program) -> Program:
 
 
 def tensors_of_owners(program: Program, rank: int, state: ShardedState) -> list[int]:
-    """Parameters of each owner among the replicas of a rank, where owners have whole tensors; those with none left out."""
+    """Number of parameters of each owner among the replicas of a rank, if owners have whole tensors; without owners of none."""
     order = program.orders[rank]
     ops = [op for at in first_forward(order).values() for op in program.bodies[order[at].body].ops]
     owned = [0] * (state.ranks if state.ranks > 1 else 0)
@@ -151,7 +151,7 @@ def _shared_update(program: Program, rank: int, body: Body, state: ShardedState)
         for bucket, parameters in of.items():
             shards = replica_count(program, stage, state.replicas, bucket)
             owned[shards] = owned.get(shards, 0) + parameters
-    # buckets with as many shards are divided together, the remainder rounded up once
+    # buckets with equally many shards are divided together, and the remainder is rounded up once
     share = sum(-(-parameters // shards) for shards, parameters in owned.items())
     share = max(tensors_of_owners(program, rank, state), default=share) if state.whole_tensors else share
     if not share:

@@ -76,7 +76,7 @@ def _divided(body: Body, tp: int, tokens: tuple[bool, bool], share: Callable[[Ke
         parameters = op.whole_parameters + -(-(op.parameters - op.whole_parameters) // tp)
         held_bytes = op.held_bytes
         if sequence and keeps_gathered and op.part is Part.FORWARD and op.split in COLUMNS and not (held_bytes or op.frozen):
-            held_bytes = _input_bytes(op.kernel)  # another layer keeps the same input, which it has gathered for itself
+            held_bytes = _input_bytes(op.kernel)  # another layer keeps the same input, which it has gathered itself
         in_shares = op.split in HELD_BY_CHANNELS or (sequence and op.split in by_tokens)
         yield replace(
             op,

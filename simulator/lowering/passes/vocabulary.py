@@ -1,7 +1,8 @@
-"""Vocabulary parallelism: embedding and head divided among all pipeline ranks, and the collectives that this takes.
+"""Vocabulary parallelism: embedding and head divided among all pipeline ranks, with the necessary collectives.
 
 Every rank holds its rows of both tables, in stages of their own (schedules/_vocabulary.py has the order of their slots). The
-first stage of layers keeps learned positions and what follows the sum of the partial embeddings; the last keeps the final norm.
+first stage of layers keeps learned positions and the operators after the sum of the partial embeddings; the last keeps the final
+norm.
 
 - The result of the last stage is broadcast, in fp32. In S a rank computes its logits and their maximum and sum of exponentials.
 - Maxima, logits of targets, and sums are all-reduced, one after the other: the first barrier. T then has the softmax, and
@@ -11,7 +12,7 @@ first stage of layers keeps learned positions and what follows the sum of the pa
   follows from the all-reduced sums, so that its all-reduce follows theirs at once.
 - Looked-up rows are all-reduced, each zero on all ranks but one, and the gradients of the first stage's input are broadcast.
 
-Each kind of collective has a stream of its own beside compute. With `interlaced`, which is Algorithm 1, no compute runs beside.
+Each kind of collective has a stream of its own beside compute. With `interlaced`, which is Algorithm 1, no compute overlaps it.
 
 Read in github.com/sail-sg/VocabularyParallelism (6191c3b), megatron/core: vocab_parallel_schedule.py (broadcast_lm_head_input,
 reduce_lm_head_res_alg1 and _alg2, input_embedding_forward_step_helper) and interlaced_schedule.py in pipeline_parallel,
@@ -35,7 +36,7 @@ SUMS = ("maxima", "targets", "sums")
 """The all-reduces of one fp32 number for each token."""
 PHASE = "vocabulary"
 OUTPUT, LOSSES, EMBEDDED, RETURNED = "vocabulary output", "vocabulary sums", "embedded tokens", "embedding gradients"
-"""The four communicators, their streams, and the first elements of the keys of what they bring."""
+"""The four communicators, their streams, and the first elements of the keys of their results."""
 HEAD_GRADIENT, MADE = "head gradient", "made"
 """First elements of the keys of the gradient of the last stage's result, and of the result of a slot of a share."""
 
@@ -52,9 +53,9 @@ class SharedVocabulary:
 
 
 def kernels_of_stage(operators: Sequence[tuple[int, BlockOp]], stage: Stage, ranks: int) -> list[tuple[int, BlockOp]]:
-    """Of the kernels of a stage, those that a share of the vocabulary has, or those that stay with the layers.
+    """The kernels of a stage that belong to a share of the vocabulary, or those that stay with the layers.
 
-    Outside of layers, all that tensor-parallel ranks divide even without sequence parallelism is on the vocabulary.
+    Outside of layers, every operator that tensor-parallel ranks divide without sequence parallelism is on the vocabulary.
     """
     found = []
     for layer, op in operators:
@@ -100,7 +101,7 @@ def vocabulary(program: Program, of: SharedVocabulary) -> Program:
 
 
 def _with_early_gradients(program: Program) -> dict[str, Body]:
-    """Bodies in which S computes the gradients of the input of the head, in the place of T."""
+    """Bodies in which S, in place of T, computes the gradients of the input of the head."""
     bodies = dict(program.bodies)
     shares = {(s.phase, s.stage): s.body for order in program.orders for s in order if program.stages[s.stage].share}
     for (phase, stage), name in shares.items():
@@ -148,7 +149,7 @@ def _with_collectives(program: Program, rank: int, ends: tuple[int, int], *, ear
 
 
 def _around_head(step: Step, output: tuple[Key, ...], *, early: bool) -> Iterator[Step]:
-    """S between the broadcast of the output and the sums; T behind the sums, and before the gradient unless that is `early`."""
+    """S between the broadcast of the output and the sums; T after the sums, and before the gradient unless that is `early`."""
     microbatch = step.microbatch
     made: Key = (MADE, step.stage, step.phase, microbatch)
     sums: Key = (LOSSES, microbatch)
@@ -165,7 +166,7 @@ def _around_head(step: Step, output: tuple[Key, ...], *, early: bool) -> Iterato
 
 
 def _around_embedding(step: Step, gradient: tuple[Key, ...]) -> Iterator[Step]:
-    """Look-ups before the sum of their rows; sums of gradients behind the broadcast of the gradient."""
+    """Look-ups before the sum of their rows; sums of gradients after the broadcast of the gradient."""
     microbatch = step.microbatch
     made: Key = (MADE, step.stage, step.phase, microbatch)
     if step.phase == FORWARD:
@@ -183,7 +184,8 @@ def _collective_step(slot: Step, body: str, after: tuple[Key, ...], outputs: tup
 
 
 def _end_of_model(step: Step, ends: tuple[int, int]) -> Step:
-    """A step of layers: the first stage waits for its input and makes its gradient, the last waits for that of its result."""
+    """A step of layers: the first stage waits for its input and produces its gradient; the last waits for the gradient of its
+    result."""
     first, last = ends
     if step.stage == first and step.phase == FORWARD:
         step = step._replace(after=((EMBEDDED, step.microbatch),))
@@ -195,7 +197,7 @@ def _end_of_model(step: Step, ends: tuple[int, int]) -> Step:
 
 
 def _synchronous(order: Sequence[Step]) -> Iterator[Step]:
-    """The steps of a rank, collectives among them, each of which waits for the one before."""
+    """The steps of a rank, including collectives; each waits for the one before."""
     ended: tuple[Key, ...] = ()
     for step in order:
         yield step._replace(after=tuple(dict.fromkeys((*step.after, *ended))))

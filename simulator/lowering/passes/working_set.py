@@ -1,11 +1,11 @@
 """Working sets: the tensors that an operation reads and writes while it runs, beside what is held for the backward pass.
 
 A forward operation reads its input and writes its result; what it keeps for the backward pass is held already. A backward
-operation reads the gradient of its result and writes that of its input. The gradient of a weight is a tensor of its own where no
-GEMM adds it to earlier gradients, and that of a table is always one, as large as the table (`torch.nn.Embedding` unless it is
-`sparse`; megatron/core/tensor_parallel/layers.py of NVIDIA/Megatron-LM). Weights are no part of a working set.
+operation reads the gradient of its result and writes that of its input. The gradient of a weight is a separate tensor if no GEMM
+adds it to earlier gradients; that of an embedding table always is, and is as large as the table (`torch.nn.Embedding` unless it
+is `sparse`; megatron/core/tensor_parallel/layers.py of NVIDIA/Megatron-LM). Weights are not part of a working set.
 
-The loss has copies of the logits of its own, whose number the framework states (`MemoryOverhead.logit_bytes`).
+The loss has its own copies of the logits, whose bytes the framework states (`MemoryOverhead.logit_bytes`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...program.slot import FORWARD, KINDS
 from .data_parallel import OfParameters
 
 LOSS = (Split.LOSS, Split.INNER)
-"""How ranks divide the kernels of the loss, which are those behind the layers."""
+"""How ranks divide the kernels of the loss, which are those after the layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def working_sets(program: Program, sizes: Sizes) -> Program:
 
 
 def keep_results(program: Program, sent_bytes: int) -> Program:
-    """The program in which a stage keeps the result that it has sent, if it has bytes, until its backward pass."""
+    """The program in which a stage keeps the result that it has sent, if any, until its backward pass."""
     bodies = dict(program.bodies)
     for order in program.orders:
         for step in order:
@@ -85,7 +85,7 @@ def _working_bytes(op: Compute, first: Compute, sizes: Sizes, *, makes_gradient:
     if op.purpose is Purpose.ACCUMULATE:
         return gradient_bytes
     if op.part is Part.WEIGHT_GRADIENT and isinstance(kernel, Gemm):
-        # m inputs, n outputs, k tokens: the gradient of the result and, already made, that of the input
+        # m inputs, n outputs, k tokens: the gradient of the result and that of the input, which exists already
         return gradient_bytes + kernel.batch * kernel.k * (kernel.m + kernel.n) * kernel.element_bytes
     kept_bytes = 0 if isinstance(kernel, Gemm) and op.split is not Split.HEADS else first.held_bytes
     return gradient_bytes + max(0.0, _tensors_bytes(op, kernel) - kept_bytes)

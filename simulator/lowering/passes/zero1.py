@@ -5,7 +5,7 @@ by bucket in the order of use in the next forward pass. ZeRO-2 reduces gradients
 forward pass waits for each bucket at its first use, as in Megatron-LM with --overlap-param-gather; without overlap the first
 forward pass of a rank waits for all buckets. Reference: Rajbhandari et al., arXiv 1910.02054.
 
-InternEvo deals out whole tensors instead, the largest first, each to the rank with the fewest parameters so far. Gradients are
+InternEvo assigns whole tensors instead, the largest first, each to the rank with the fewest parameters so far. Gradients are
 all-reduced; after the update every owner broadcasts its tensors in one piece, owner by owner, and no rank goes on before the last
 (InternLM/InternEvo c628a8c, internlm/solver/optimizer/hybrid_zero_optim.py: _partition_param_list, broadcast_params).
 """
@@ -104,8 +104,8 @@ def _waiting(
 ) -> Iterable[Step]:
     """The steps of a rank, where the first forward pass of each stage waits for the gathers of the previous training step.
 
-    The pass waits for each bucket at its first use; without overlap the first pass of the rank waits for all buckets. The first
-    uses of a body are `known` once they were found: many stages call the same body.
+    The pass waits for each bucket at its first use; without overlap the first pass of the rank waits for all buckets. `known`
+    caches the first uses of a body, because many stages call the same body.
     """
     changed = list(steps)
     if not overlaps:

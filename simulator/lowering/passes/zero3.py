@@ -12,9 +12,9 @@ side for the pair before.
 Experts are gathered from the ranks that hold copies of them (edp). Their gather follows that of their layer, which torchtitan
 prefetches together, and takes turns with it, since PyTorch issues all gathers on one stream.
 
-Where FSDP divides a part of the model only, such as all but experts of which each rank has its own, a rank holds the master copy
-of the other part alone. Nothing is gathered then, but every pass casts a unit to the training format and copies it, as if it had
-been. One kernel stands for the casts and copies of the tensors of a unit. Megatron-FSDP keeps the training format too, also of
+If FSDP divides only a part of the model, for example everything except experts that exist once, a rank holds the master copy of
+the other part alone. Nothing is gathered then, but every pass casts a unit to the training format and copies it, as after a
+gather. One kernel stands for the casts and copies of the tensors of a unit. Megatron-FSDP keeps the training format too, also of
 what a rank holds alone, and casts nothing (Megatron-LM d98e8a6, param_and_grad_buffer.py, model_weight_buffer).
 
 References: PyTorch 002a76fb, _fsdp_param_group.py (unshard, wait_for_unshard, _backward_prefetch) and _fsdp_state.py
@@ -55,7 +55,7 @@ class _Unit:
     first: int
     last: int
     learns: bool = True
-    """Whether all of them learn, so that a rank that holds them alone holds them in the format of the master copy."""
+    """Whether all of them are trained, so that a rank that holds them alone holds only the master copy."""
 
 
 def zero3(program: Program, state: ShardedState) -> Program:
@@ -63,7 +63,7 @@ def zero3(program: Program, state: ShardedState) -> Program:
     program = sharded(program, state)
     groups = (of for rank in range(len(program.orders)) for of in _groups(program, rank, state).values())
     used = [group for of in groups for group in of.values() if group]
-    # adapters reduce nothing in the group of a layer that only gathers
+    # groups that are only gathered have no communicator yet: frozen layers with adapters
     program = program.with_communicators(*(group for group in dict.fromkeys(used) if group.name not in program.communicators))
     bodies = dict(program.bodies)
     orders = tuple(tuple(_gathering(steps, rank, program, state, bodies)) for rank, steps in enumerate(program.orders))
@@ -71,8 +71,8 @@ def zero3(program: Program, state: ShardedState) -> Program:
 
 
 def _groups(program: Program, rank: int, state: ShardedState) -> dict[int, dict[Bucket, Communicator | None]]:
-    """The ranks that divide each bucket of the stages of a rank, where there are several; None where the rank alone holds the
-    master copy of a bucket."""
+    """The ranks that divide each bucket of the stages of a rank, if there are several; None if the rank alone holds the master
+    copy of a bucket."""
 
     def group(stage: int, bucket: Bucket) -> Communicator | None:
         several = replica_count(program, stage, state.replicas, bucket) > 1
@@ -86,7 +86,7 @@ def _groups(program: Program, rank: int, state: ShardedState) -> dict[int, dict[
 def _gathering(
     steps: tuple[Step, ...], rank: int, program: Program, state: ShardedState, bodies: dict[str, Body]
 ) -> Iterator[Step]:
-    """The steps of a rank, where each pass gathers what it needs and what is not there from passes before."""
+    """The steps of a rank, in which each pass gathers the units that it needs and that earlier passes have not left."""
     buckets, groups = parameters_by_stage(program, rank, frozen=True), _groups(program, rank, state)
     learning = parameters_by_stage(program, rank)
     first = first_forward(steps)
@@ -109,7 +109,7 @@ def _gathering(
             present[step.stage] = stays if step.phase == FORWARD or state.pipelined else frozenset()
             if missing:
                 over = " and ".join(dict.fromkeys(group.name for group in missing.values() if group)) or "no group"
-                # what a body lacks is all of its units, or all but those that stay: their number tells which
+                # a body lacks all of its units, or all except those that stay: the number of missing units distinguishes the two
                 name = f"{step.body}, gathering {len(missing)} units over {over}"
                 if name not in bodies:
                     bodies[name] = _with_gathers(body, units, missing, stays, state, forward=step.phase == FORWARD)
@@ -122,7 +122,7 @@ def _gathering(
 
 
 def _units(body: Body, forward: Body, parameters: Mapping[Bucket, int], learning: Mapping[Bucket, int]) -> list[_Unit]:
-    """The units that a body needs, in the order of their first use; of their parameters so many are `learning`."""
+    """The units that a body needs, in the order of their first use; `learning` are the numbers of trained parameters."""
     outside = {op.operator: bucket_of(op) for op in forward.ops if isinstance(op, Compute) and op.parameters and op.layer < 0}
     positions: dict[Bucket, list[int]] = {}
     for at, op in enumerate(body.ops):
@@ -154,7 +154,7 @@ def _with_gathers(
         if unit.bucket not in missing:
             continue
         group = missing[unit.bucket]
-        # what stays counts throughout the step: its buffers are gone before the activations of a pass are complete
+        # units that stay count throughout the step: their buffers are freed before the activations of a pass are complete
         passing_bytes = 0 if unit.bucket in stays else unit.parameters * state.element_bytes
         if group:
             at, after = _begin(k, units, body, chain, copies, state.sharding, forward=forward)
@@ -193,7 +193,7 @@ def _gather(
 
 
 def _copy(unit: _Unit, after: tuple[str, ...], state: ShardedState, *, gathered: bool) -> Compute:
-    """The copy of a unit into its parameters: of what was gathered, or else of the master copy, which is cast before."""
+    """The copy of a unit into its parameters: from the gathered buffer, or else from the master copy, which is cast first."""
     width = state.element_bytes
     cast_bytes = 0 if gathered or not unit.learns or state.master_bytes == width else state.master_bytes + width
     return Compute(
@@ -223,7 +223,7 @@ def _begin(
 ) -> tuple[int, tuple[str, ...]]:  # fmt: skip
     """The position of the gather of the k-th unit in a body, and the operations that the gather waits for.
 
-    The experts of a layer are gathered right behind their layer, and count as one unit with it.
+    The experts of a layer are gathered right after their layer, and count as one unit with it.
     """
     layers = [n for n, unit in enumerate(units) if unit.bucket[1] != EXPERTS]
     number = sum(n <= k for n in layers) - 1
