@@ -52,7 +52,7 @@ def whole(timeline: Timeline, labels: tuple[Labels, ...], steps: int | None = No
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Repeats:
-    """A part of a timeline that stands for several: what happens in it happens so many times more, each time the same."""
+    """A part of a timeline that stands for several: it is repeated a number of further times, each time the same."""
 
     times: int
     from_ns: int
@@ -60,7 +60,7 @@ class Repeats:
     steps: tuple[Array, ...]
     """Role -> the steps of the program that are run once more each time."""
     measured: dict[str, tuple[Any, Any]] = field(default_factory=dict, repr=False)
-    """By name what was measured of the timeline as it is, and what each further time adds: the same for any number of times."""
+    """Name -> cached measurement of the timeline as it is, and of one repetition; valid for any number of repetitions."""
 
     def inside_ns(self, at_ns: Array) -> Array:
         """How much of the part has passed at each of some times."""
@@ -83,7 +83,7 @@ class Observation:
     peak_flop_per_s: float
     """Peak flop/s of one GPU."""
     repeats: Repeats | None = None
-    """What stands for several parts of the observed steps; only in a window that is the whole timeline."""
+    """The part that stands for several parts of the observed steps; only in a window that is the whole timeline."""
 
     def __repr__(self) -> str:
         return f"Observation({self.timeline!r}, {self.window.text or 'all of it'})"
@@ -120,7 +120,7 @@ class Observation:
         return seconds(int(all_ns) / (self.timeline.ranks * self.window.steps))
 
     def summed(self, name: str, measure: Callable[[], Sequence[Any]]) -> Any:
-        """A sum over all that happens, measured over the timeline as it is and over the repeated part, if there is one."""
+        """A sum over the whole step: measured over the timeline as it is, plus the repeated part times its repetitions."""
         if not self.repeats:
             return measure()[0]
         known = self.repeats.measured
@@ -135,12 +135,12 @@ class Observation:
         return counted
 
     def calls(self, which: int) -> Array:
-        """How often the measured training steps have each row of a class of ranks."""
+        """Number of times that each row of a class of ranks occurs in the measured training steps."""
         once, *again = self.calls_in_parts(which)
         return once + self.repeats.times * again[0] if self.repeats else once
 
     def calls_in_parts(self, which: int) -> list[Array]:
-        """The same for the timeline as it is, and what each further time of the repeated part adds, if there is one."""
+        """The same for the timeline as it is, and the number that each repetition of the repeated part adds, if there is one."""
         labels = self.labels[which]
         once: Array = self.counts(labels.iteration).astype(np.int64)
         if not self.repeats:

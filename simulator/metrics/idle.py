@@ -117,7 +117,7 @@ class _Tasks:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _TaskFacts:
-    """Facts about each task, from the labels."""
+    """Properties of each task, from the labels."""
 
     axis: Array
     """Index of the task's axis in the observation's axes, or -1."""
@@ -166,7 +166,7 @@ def _measured_ns(observed: Observation, causes: Sequence[str], axes: int) -> tup
 
 
 def _repeated(pieces: Pieces, repeats: Repeats | None) -> Iterator[Pieces]:
-    """The pieces, and what of them is in the part of the timeline that stands for several."""
+    """The pieces, and their fractions inside the part of the timeline that stands for several."""
     yield pieces
     if repeats:
         from_ns, until_ns = (repeats.from_ns + repeats.inside_ns(at_ns) for at_ns in (pieces.from_ns, pieces.until_ns))
@@ -208,7 +208,7 @@ def _passed_ns(start_ns: Array, end_ns: Array, at_ns: Array) -> Array:
 
 
 def _inside(observed: Observation) -> _Inside | None:
-    """What stretches of the observed timeline hold; None if it has none, or if not all of it is observed."""
+    """The communication inside stretches of the observed timeline; None without stretches, or if the window is not the whole."""
     timeline = observed.timeline
     if not isinstance(timeline, StretchedTimeline) or not observed.is_whole:
         return None
@@ -255,10 +255,10 @@ def waits(observed: Observation, axis: str | None = None) -> Pieces:
 
 
 def _facts(observed: Observation, of: _Tasks) -> _TaskFacts:
-    """Facts about each task. Later classes are written first, so that the first rank of a task determines its facts."""
+    """Properties of each task. Later classes are written first, so that the first rank of a task determines its properties."""
     expansion, dp = of.expansion, (*observed.axes, DP).index(DP)
     axis, coordinate = (np.full(len(expansion.graph), -1) for _ in range(2))
-    flags = np.zeros(len(axis), dtype=np.int8)  # bits, of which writing one is as quick as writing four
+    flags = np.zeros(len(axis), dtype=np.int8)  # four bits in one number, which is written as quickly as one bit
     before: Labels | None = None
     before_rows = np.zeros(0, dtype=np.int64)
     for which, labels in reversed(list(enumerate(observed.labels))):
@@ -341,8 +341,8 @@ def _latest(of: _Tasks, is_launch: Array) -> Array:
 
 
 def _first_of_run(latest: Array, facts: _TaskFacts) -> Array:
-    """Task -> the first of the kernels of its rank up to it that wait for each other, one after the other, and whose causes are
-    the same; of other tasks the task itself."""
+    """Task -> the first kernel of the run of kernels of its rank up to it that wait only for each other and have the same cause;
+    for other tasks the task itself."""
     goes_on = latest[1:] == np.arange(len(latest) - 1)
     for column in (facts.optimizing, facts.coordinate):
         goes_on &= column[1:] == column[:-1]

@@ -1,7 +1,7 @@
 """Sample latency: time from the start of a microbatch's first forward slot to the end of its last, mean over microbatches.
 
-The latency grows with the number of stages, and with the time that a microbatch waits for ranks that run other slots. Where
-sequences are split, each part counts by itself. The mean also extends over the replicas.
+The latency grows with the number of stages, and with the time that a microbatch waits for ranks that run other slots. If
+sequences are split, each part counts by itself. The mean is also taken over the replicas.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LABEL = "sample latency"
 def measure(observed: Observation) -> float:
     """Seconds from the first stage to the last; zero without forward slots.
 
-    Every replica runs a stage on equally many ranks: the mean of the latencies is the difference of the means of ends and starts.
+    Every replica runs a stage on equally many ranks, so the mean latency is the difference of the means of ends and starts.
     """
     last = max(int(labels.stage.max(initial=0)) for labels in observed.labels)
     starts_ns, ends_ns = _mean_ns(observed, 0, ends=False), _mean_ns(observed, last, ends=True)

@@ -1,7 +1,7 @@
-"""Time by which communication slows the kernels beside it: what they take beyond their own time, in seconds per step.
+"""Time by which communication slows the kernels beside it: their excess over their own time, in seconds per step.
 
-Where a rank waits anyway, as in a pipeline bubble, the step need not be longer by as much. Kernels of a rank whose speed a
-perturbation changes on the way are left out.
+Where a rank waits anyway, as in a pipeline bubble, the step may be longer by less. Kernels of a rank whose speed a perturbation
+changes over time are left out.
 """
 
 from __future__ import annotations
