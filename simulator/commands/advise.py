@@ -25,7 +25,7 @@ OF_TRAINING = ("sequence_length", "global_batch", "microbatch_size")
 OF_INFERENCE = ("batch", "context")
 
 
-@click.command("advise", short_help="Recommend a parallelism, with reasons, or changes that make a plan fit.")
+@click.command("advise", short_help="Recommend a parallelism, or changes to make a plan fit.")
 @click.argument("model")
 @click.option("--cluster", help="A name that `trainsim catalog clusters` lists, or a YAML file.")
 @click.option("--gpus", type=Count(1, MOST_GPUS), help="Number of GPUs.  [default: all GPUs of the cluster]")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FEW_ROWS = 20
 """Largest number of rows of a table that is shown row by row."""
 MOST_RUNS = 8
-LONG_HELP = "Allow tables of kernels or collectives that take more than 30 s. Rows of training do not need it."
+LONG_HELP = "Allow tables of kernels or collectives that take more than 30 s. Rows of training are simulated without it, too."
 BEYOND = "beyond the measured sizes"
 
 
