@@ -40,9 +40,9 @@ class Bound:
     """A skeleton, and labels for the rows of its templates. Template r belongs to role r of the program."""
 
     skeleton: Skeleton
-    """Its footprints leave out the links that can never bind."""
+    """Its footprints leave out links that can never limit a flow."""
     every_link: Skeleton
-    """The skeleton with all links that its footprints cross."""
+    """The same skeleton with all links in its footprints."""
     labels: tuple[Labels, ...]
     mesh: Mesh
     algorithms: Mapping[tuple[str, int], str]
@@ -50,13 +50,14 @@ class Bound:
     families: tuple[Array, ...]
     """The members' GPUs of every group, family by family, in the order of the skeleton's communicators."""
     copies: Copies | None = None
-    """Where only some blocks of replicas are bound, of one of which all others are copies."""
+    """The copies, if only some blocks of replicas are bound and the others are copies of one of them."""
     across: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """The communicators with members in every block."""
 
     @cached_property
     def merged(self) -> Skeleton:
-        """The skeleton as it is simulated. Ranks with loads of their own do not fold: their rows are merged where they can be."""
+        """The skeleton as it is simulated. Ranks with different loads of experts do not fold: their rows are merged where
+        possible."""
         if not any(template.solo_ns.ndim > 1 for template in self.skeleton.templates):
             return self.skeleton
         return merged(self.skeleton, [labels.kept_apart for labels in self.labels])
@@ -67,7 +68,7 @@ class Bound:
         return self.copies.all_ranks(of_bound, self.merged, self.across) if self.copies else of_bound
 
     def gpus_of(self, communicator: int) -> Array:
-        """The GPUs of a communicator's members, in the order in which its algorithms take them."""
+        """The GPUs of a communicator's members, in the order that its algorithms use."""
         for family in self.families:
             if communicator < len(family):
                 members: Array = family[communicator]
@@ -87,15 +88,15 @@ class Site:
     host: Host | None = None
     """The cost of launches; None for launches without cost."""
     sms: CommunicationSms | None = None
-    """SMs that the framework gives communication where it slows kernels beside it; None where it does not."""
+    """SMs that the framework reserves for communication that slows kernels beside it; None if it does not slow them."""
     routes: Kept | None = None
-    """Routes of groups on this cluster that are known already."""
+    """Cached routes of groups on this cluster."""
 
 
 def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None, every_launch: bool = False) -> Bound:
     """The skeleton of a program at a site. Rank r is GPU r, or `gpus[r]`; perturbed ranks are GPUs.
 
-    With `every_launch` no launch is left out, whether anything can ever wait for it or not.
+    With `every_launch` no launch is left out, even if nothing can ever wait for it.
     """
     _check_ranks(site)
     return _bind(program, mesh, site, np.arange(mesh.ranks) if gpus is None else gpus, every_launch=every_launch)
@@ -104,15 +105,16 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
 def bind_first(
     program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None, within: Callable[[int], None] = lambda gpus: None
 ) -> Bound:
-    """As `bind`, with the ranks of one block of replicas only, where all are copies of each other, and those with a disturbance.
+    """As `bind`, but if all blocks of replicas are copies of each other, only with the ranks of one block and of disturbed
+    blocks.
 
-    `within` may raise for a number of GPUs to be laid out.
+    `within` may raise for too many GPUs to be laid out.
     """
     _check_ranks(site)
     copies = None if gpus is not None else copies_of(program, mesh, site.cluster, site.perturbations)
     if copies:
         within(len(copies.ranks))
-        with suppress(Different):  # what the description of the cluster could not tell
+        with suppress(Different):  # differences that the description of the cluster does not show
             return _bind(program, mesh, site, copies.ranks, copies)
     within(mesh.ranks)
     return bind(program, mesh, site, gpus=gpus)
@@ -184,7 +186,7 @@ class _Ranks(NamedTuple):
 def _families(
     program: Program, templates: Templates, site: Site, ranks_of: _Ranks, degraded: DegradedLinks
 ) -> dict[tuple[str, ...], Family]:
-    """The groups of all communicators, laid out, by the names of those that are laid out together."""
+    """The laid-out groups of all communicators, by the names of the communicators that are laid out together."""
     groups, role, gpus, copies = ranks_of
     families: dict[tuple[str, ...], Family] = {}
     for names in _laid_together(program, templates):
@@ -207,7 +209,7 @@ def _families(
 
 
 def _laid_together(program: Program, templates: Templates) -> list[tuple[str, ...]]:
-    """The names of the communicators of each family: one, or all those of the same transfers."""
+    """The names of the communicators of each family: a single one, or all communicators of the same transfers."""
     found: dict[object, tuple[str, ...]] = {}
     for name, c in program.communicators.items():
         calls = templates.calls[name]
@@ -246,7 +248,7 @@ def _links(
 
 
 def _chosen(footprints: Csr, weight: Array, chosen: Array, links: Array | None = None) -> tuple[Csr, Array]:
-    """The footprints with the chosen links only, whose numbers may be others, and their weights."""
+    """The footprints with the chosen links only, which may be renumbered, and their weights."""
     at = np.flatnonzero(chosen)
     return Csr.from_pairs(footprints.row_of[at], (footprints.idx if links is None else links)[at], len(footprints)), weight[at]
 
@@ -266,7 +268,7 @@ def roles_of_ranks(roles: Sequence[Role], mesh: Mesh) -> Array:
 
 
 def variants_of_ranks(program: Program, mesh: Mesh) -> Array:
-    """The variant of every rank; 0 where all ranks of a role are alike."""
+    """The variant of every rank; 0 if all ranks of a role are alike."""
     place = mesh.coordinate("ep")
     variant = np.zeros(len(place), dtype=np.int64)
     for number, coordinates in enumerate(program.variants):

@@ -31,17 +31,17 @@ class CollectivePolicy:
     algorithms: Mapping[str, ModuleType]
     choices: Mapping[str, Sequence[str]]
     algorithm: str = AUTO
-    """The algorithm asked for; `auto` takes the `automatic_choice`, else the fastest of the choices by its messages."""
+    """The requested algorithm; `auto` takes the `automatic_choice`, else the choice that is fastest by its messages."""
     timing: Timing | None = field(default=None, compare=False)
-    """The uncontended times; None where links are taken at their face value."""
+    """The uncontended times; None if links are taken at their nominal bandwidth and latency."""
     automatic_choice: Choose = field(default=lambda kind, nodes, payload_bytes: None, compare=False)
-    """The algorithm that `auto` takes without timing any."""
+    """The algorithm that `auto` takes without timing the choices."""
     pieces: int | None = None
     """Number of pieces into which pipelined algorithms cut a payload; None for infinitely fine pieces."""
     pieces_correction: PiecesCorrection | None = field(default=None, compare=False)
     """Correction of measured times for that number of pieces; None for infinitely fine pieces."""
     uneven: Uneven | None = field(default=None, compare=False)
-    """The policy for all-to-alls with a matrix of bytes; None where there are none."""
+    """The policy for all-to-alls with a matrix of bytes; None if there are none."""
 
     def with_matrix(self, matrix: Matrix, gpus: Array) -> CollectivePolicy:
         """The policy with which all-to-alls among some GPUs carry a matrix of bytes."""

@@ -28,7 +28,7 @@ from .templates import TRANSFER
 from .uncontended import MOST_WORK, RoundTimes, Routed, UncontendedLinks, summed, times_ns
 
 NO_CHARGE = {"cap": UNCAPPED, "cap_profile": -1}
-"""Entries of a tariff where nothing is charged; other columns hold 0."""
+"""Entries of a tariff that mean no charge; the other columns are 0."""
 MOST_LANES = 16
 """Largest number of parallel rings that are timed."""
 
@@ -64,17 +64,17 @@ class Costs(NamedTuple):
 
 
 ORDER_FREE = ("all_reduce", "reduce_scatter", "all_gather")
-"""Kinds whose libraries order the members of a group by where they are, whatever the numbers of their ranks."""
+"""Kinds for which libraries order the members of a group by their position in the cluster, not by rank."""
 
 
 class Placed(TypedDict):
-    """What the groups of a family need besides their members and charges."""
+    """Inputs of the groups of a family besides their members and charges."""
 
     policy: CollectivePolicy
     degraded: DegradedLinks
     occupancy: Occupancy
     routes: Kept | None
-    """Routes that are known already."""
+    """Cached routes."""
 
 
 class Family:

@@ -1,15 +1,15 @@
-"""Copies: blocks of replicas that differ only in where they stand, of which one is bound and simulated for all.
+"""Copies: blocks of replicas that differ only in their place in the cluster; one block is bound and simulated for all.
 
-Data-parallel replicas run the same program. Where blocks of replicas fill whole nodes, each block is the first one moved by a
-number of nodes. Nodes differ in nothing but their pod, so all blocks act at the same times, and only one is laid out: its ranks,
-its groups, and of the groups that reach across blocks the members in it. Blocks with a disturbed rank or link are laid out too,
-beside one that stands for all others. This is a fold (`engine/fold.py`) by movements from block to block. It is proven here from
-the descriptions of mesh and cluster, however many ranks there are:
+Data-parallel replicas run the same program. If blocks of replicas fill whole nodes, each block is the first one shifted by a
+number of nodes. Nodes differ only in their pod, so all blocks act at the same times, and only one is laid out: its ranks, its
+groups, and its members of groups that reach across blocks. Blocks with a disturbed rank or link are laid out too, beside one that
+stands for all others. This is a fold (`engine/fold.py`) by shifts from block to block. It is proven here from the descriptions of
+mesh and cluster, at a cost independent of the number of ranks:
 
 - the program of a rank does not depend on its replica, and outside the disturbed blocks neither do speeds and capacities;
 - a group lies within one block, or has members in every block; blocks have the same local GPUs, and their nodes are shared
-  between pods in the same way; what a link inside a node or a route between nodes is like depends on nothing else;
-- no link between switches can ever limit a flow, so that blocks meet nowhere but on the links of nodes and NICs;
+  between pods in the same way; links inside a node and routes between nodes depend on nothing else;
+- no link between switches can ever limit a flow, so that blocks share only the links of nodes and NICs;
 - a group across blocks puts the same load on the links of every block, which is compared link by link.
 """
 
@@ -39,13 +39,13 @@ from .perturb import Perturbation, profiles_of
 from .uncontended import RoundTimes, Routed
 
 UNCHANGED = -1
-"""In place of the number of a node: any node whose links have their usual capacities."""
+"""Placeholder for the number of a node: any node whose links have their usual capacities."""
 PARTS_OF_LOAD = 1 << 20
-"""Loads of links are compared in this part of the load of one edge."""
+"""Loads of links are compared in units of this fraction of the load of one edge."""
 
 
 class Different(InvariantBroken):
-    """Blocks are no copies of each other after all."""
+    """Blocks turn out not to be copies of each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +61,8 @@ class Copies:
 
     @cached_property
     def kept(self) -> tuple[int, ...]:
-        """The numbers of the blocks that are laid out, in their order: the disturbed ones, and the first of all others, which are
-        its copies. So classes of ranks and groups come in the order in which they come where all are laid out."""
+        """The numbers of the blocks that are laid out, in order: the disturbed ones, and the first of all others, which are its
+        copies. So classes of ranks and groups have the same order as when all blocks are laid out."""
         return tuple(sorted((*self.disturbed, self.example_block)))
 
     @cached_property
@@ -103,7 +103,7 @@ class Copies:
         return found
 
     def local(self, rank: Array) -> Array:
-        """For each rank the one of which it is a copy, as it is numbered among those that are laid out."""
+        """For each rank the number, among the laid-out ranks, of the rank of which it is a copy."""
         place = np.full(self.count, self.kept.index(self.example_block))
         place[list(self.kept)] = np.arange(len(self.kept))
         before = rank // (self.shift * self.count) * len(self.kept) + place[self.block_of(rank)]
@@ -141,12 +141,12 @@ class Copies:
 
     @cached_property
     def links(self) -> Array:
-        """The links of the nodes that are laid out, node by node, as the cluster numbers them."""
+        """The cluster's numbers of the links of the nodes that are laid out, node by node."""
         return np.concatenate([self.assembly.of_node(node) for node in self.nodes.tolist()])
 
     @cached_property
     def example(self) -> Cluster:
-        """A part of the cluster with a node and a full pod like all others."""
+        """A part of the cluster with one node and one full pod, which are like all others."""
         pod, nodes = self.assembly.pod or 1, self.cluster.nodes
         return replace(self.cluster, nodes=pod + 1 if pod < nodes else min(nodes, 2))
 
@@ -186,7 +186,7 @@ class Copies:
         per_node, pod = self.cluster.gpus_per_node, self.assembly.pod or self.cluster.nodes
         node = gpus // per_node
         rises = node[:, 1:] - node[:, :-1]
-        if (rises < 0).any():  # nodes that are met again would have to be compared with all others
+        if (rises < 0).any():  # nodes that recur would have to be compared with all others
             return np.arange(len(gpus)), np.arange(len(gpus))
         pods = node // pod
         columns = gpus % per_node * 4
@@ -226,7 +226,7 @@ class Copies:
 
 
 class FamilyAcross(Family):
-    """Groups with members in every block of replicas: their members and links in those that are laid out, and the costs of the
+    """Groups with members in every block of replicas: their members and links in the laid-out blocks, and the costs of the
     whole groups."""
 
     def __init__(
@@ -259,10 +259,10 @@ def _with_end_in(edges: Edges, chosen: Array) -> Edges:
 
 
 def copies_of(program: Program, mesh: Mesh, cluster: Cluster, perturbations: Sequence[Perturbation] = ()) -> Copies | None:
-    """The smallest blocks of replicas that are copies of each other, but for those with a disturbance; None where there are none,
-    where too many are disturbed, or where one block has all ranks.
+    """The smallest blocks of replicas that are copies of each other, apart from disturbed ones; None if there are none, if too
+    many are disturbed, or if one block has all ranks.
 
-    It remains to be seen whether the groups across blocks load them alike, and whether no other link limits flows.
+    Not yet checked: whether the groups across blocks load them alike, and whether no other link limits flows.
     """
     assembly = cluster.assembly
     if assembly is None or not assembly.fabric or assembly.pod is None or cluster.joins_hosts or program.variants:
@@ -285,7 +285,7 @@ def copies_of(program: Program, mesh: Mesh, cluster: Cluster, perturbations: Seq
 
 
 def _disturbed(copies: Copies, perturbations: Sequence[Perturbation]) -> tuple[int, ...]:
-    """The numbers of the blocks with a disturbance; those of links between switches count for all."""
+    """The numbers of the blocks with a disturbance; a disturbed link between switches disturbs all blocks."""
     links = np.array([p.link for p in perturbations if p.link is not None], dtype=np.int64)
     node, _ = copies.assembly.in_node(links)
     if (node < 0).any():
@@ -305,7 +305,7 @@ def _behind(mesh: Mesh) -> int:
 
 
 def _shortened(mesh: Mesh, ranks: int) -> Mesh:
-    """The mesh with so few replicas that `_behind` is `ranks`."""
+    """The mesh with its replicas reduced so that `_behind` is `ranks`."""
     axis = REPLICAS if mesh.degrees[REPLICAS] > 1 else "dp"
     degree = ranks // (_behind(mesh) // mesh.degrees[axis])
     experts = mesh.experts and _shortened(mesh.experts, ranks)

@@ -1,10 +1,10 @@
-"""An exchange in which every rank sends as much to every other rank, routed by classes of messages instead of one by one.
+"""A balanced exchange, in which every rank sends equally much to every other rank, routed by classes of messages.
 
-Nodes whose NICs are plugged into the same switches are alike: what one of them sends takes the same links of the fabric as what
-another sends, and the links of its own node in its own copy. So one pair of nodes of each pair of classes is routed, and its load
-is counted as often as there are such pairs: 16,384 GPUs in 64 pods have 268 million messages, and 264,000 are routed. This holds
-where routes follow from the switches of both ends, thus neither for hashed routing nor for explicit graphs, and where the ranks
-fill their nodes alike. Loads are whole numbers of messages, equal to those of all messages routed one by one.
+Nodes whose NICs are attached to the same switches are alike: their messages take the same links of the fabric, and corresponding
+links of their own nodes. So one pair of nodes of each pair of classes is routed, and its load is multiplied by the number of such
+pairs: 16,384 GPUs in 64 pods have 268 million messages, and 264,000 are routed. This is valid if routes follow from the switches
+of both ends (so not for hashed routing or explicit graphs) and if the ranks fill their nodes alike. Loads are whole numbers of
+messages, equal to those of all messages routed one by one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..engine.task import Array
 from ..hardware.cluster import Assembly, Cluster
 
 LEAST_RANKS = 256
-"""Fewer ranks are routed one by one: it takes no time."""
+"""With fewer ranks, messages are routed one by one, which is fast enough."""
 MOST_EDGES = 1 << 14
 """Largest number of messages that are routed at a time."""
 
 
 class Classes(NamedTuple):
-    """The nodes of a group of ranks in classes of nodes that are alike."""
+    """The classes of the nodes of a group of ranks: nodes of a class are alike."""
 
     assembly: Assembly
     local: Array
@@ -46,7 +46,7 @@ class Classes(NamedTuple):
 
 
 class Exchanged(NamedTuple):
-    """Messages on every link that carries some, and their latencies."""
+    """Number of messages on every link that carries any, and the latencies of the messages."""
 
     link: Array
     messages: Array
@@ -55,7 +55,7 @@ class Exchanged(NamedTuple):
 
 
 def classes_of(cluster: Cluster, gpus: Array) -> Classes | None:
-    """The classes of the nodes of some GPUs; None where routes do not follow from classes, or where classes save nothing."""
+    """The classes of the nodes of some GPUs; None if routes do not follow from classes, or if classes save nothing."""
     if cluster.nodes == 1 or len(gpus) < LEAST_RANKS or cluster.options.routing.hashed:
         return None
     assembly = cluster.assembly
@@ -117,8 +117,8 @@ def exchanged(cluster: Cluster, classes: Classes) -> Exchanged:
 
 
 def _pairs(classes: Classes) -> Iterator[tuple[Array, ...]]:
-    """Pairs of nodes that stand for all pairs of their classes, some at a time: source and target, their classes, the number of
-    such pairs that each node of the source's class and of the target's class is in, and the number of all of them."""
+    """Pairs of nodes that stand for all pairs of their classes, in batches: source and target, their classes, the number of such
+    pairs per node of the source's class and per node of the target's class, and the total number of pairs."""
     one, other = (of.ravel() for of in np.indices((len(classes.first),) * 2))
     target = np.where(one == other, classes.second[other], classes.first[other])
     less = (one == other).astype(np.int64)

@@ -1,8 +1,8 @@
 """Copies between GPUs and the memory of their node, and updates by CPUs, as communicators of single ranks.
 
-A copy is a flow over the links between a GPU and the memory of its node; a core carries it too, at its own rate, where that
-memory is pageable. An update is the flow of all that the CPU reads and
-writes, over the link to that memory, which the GPUs of the node share. Each starts after the latency of its links.
+A copy is a flow over the links between a GPU and the memory of its node; if that memory is pageable, a CPU core copies the bytes
+too, at its own rate. An update is the flow of all bytes that the CPU reads and writes, over the link to that memory, which the
+GPUs of the node share. Each starts after the latency of its links.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .perturb import DegradedLinks
 from .uncontended import RoundTimes, rounded, rounded_ns
 
 ALGORITHM = "copy"
-"""The name of the only way to copy, among the algorithms of collectives."""
+"""The name of the only algorithm of copies, in the place of an algorithm of collectives."""
 PAGEABLE = {PAGEABLE_OUT: COPY_OUT, PAGEABLE_IN: COPY_IN}
 """Kinds of copies by a core, and the kinds that cross the same links."""
 

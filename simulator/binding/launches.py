@@ -1,7 +1,7 @@
 """Launch overhead: the host thread of a rank launches its kernels and collectives one after the other.
 
 An operation starts only when its launch has ended; the host runs ahead of the GPU and waits for it only at a barrier: where
-it reads a number (the norm of the gradients), and in some software behind every exchange of transfers that block compute.
+it reads a number (the norm of the gradients), and in some software after every exchange of transfers that block compute.
 So the ends of all launches between two barriers are known beforehand, counted from the end of the first barrier; an operation
 is *due* at the end of its launch. The engine has no notion of launches: a host is a communicator of one rank, whose turns move
 no bytes and take as long as the launches that they represent.
@@ -9,10 +9,11 @@ no bytes and take as long as the launches that they represent.
 Only few launches can delay an operation. The others are left out, and their time is added to the next launch that stays:
 1. Counted from the same barrier, an operation starts no earlier than it is due, nor than what precedes it on its streams and
    in its rank's program can have ended at the best speed that the rank ever has, nor, if it receives, than its sender can send.
-2. A launch is left out only if what precedes the operation says by itself that it starts no earlier than it is due; that is
-   so by induction along the order of the graph, because what precedes it has its own launch, or does without it likewise.
-3. So a launch that is left out has ended whenever everything else that its operation waits for has, and every operation
-   starts at the same instant with it as without.
+2. A launch is left out only if the predecessors of the operation alone ensure that it starts no earlier than it is due; this
+   follows by induction along the order of the graph, because each predecessor has its own launch, or its launch is left out
+   for the same reason.
+3. So a launch that is left out has ended when everything else that its operation waits for has ended, and every operation
+   starts at the same instant with the launch as without it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ANY_TIME = -(1 << 62)
 NO_TIME = ANY_TIME // 2
 """Later than `ANY_TIME` with any durations added, and earlier than every time."""
 MOST_LIFTED_NS = 1 << 61
-"""Largest number that the parts of a stream are lifted to, in ns."""
+"""Largest offset that the parts of a stream are shifted by, in ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Host:
     graph_ns: int | None
     """Launch of a whole slot, or of the optimizer, as one CUDA graph; None launches its kernels one by one."""
     waits_for_transfers: bool = False
-    """Whether operations behind a wait for transfers are launched only after that wait."""
+    """Whether operations after a wait for transfers are launched only after that wait."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -114,7 +115,7 @@ def _role(template: Template, labels: Labels, host: Host, edges: dict[str, int],
     sends, receives = (labels.of_op(partial(_edge, edges=edges, sends=sends)) for sends in (True, False))
     first = np.full(len(row), len(row))
     np.minimum.at(first, template.preds.idx, template.preds.row_of)
-    # receives stand first in a rank's program, posted long before
+    # receives come first in a rank's program, because they are posted long before
     at, under = np.where((receives >= 0) & (first < len(row)), first, row), row
     cost_ns = launch_times_ns(labels, host)
     if host.graph_ns is not None:
@@ -175,7 +176,7 @@ def _earliest_starts(role: _RoleLaunches, speed: int) -> Array:
 def _raise_by_stream_order(rows: Array, role: _RoleLaunches, least_ns: Array, earliest: Array) -> None:
     """Raises `earliest` by the order of one stream: a row starts no earlier than the rows before it can have ended.
 
-    All parts between barriers are looked at together: each is lifted above the one before, so that its maxima are its own.
+    All parts between barriers are processed together: each is shifted above the one before, so that running maxima do not mix.
     """
     if not len(rows):
         return
@@ -196,9 +197,9 @@ def _raise_by_stream_order(rows: Array, role: _RoleLaunches, least_ns: Array, ea
 
 
 def _raise_by_sends(roles: Sequence[_RoleLaunches], earliest: Sequence[Array]) -> None:
-    """Raises `earliest` of receives to that of their sends, which is counted from the same barrier: that of all ranks.
+    """Raises `earliest` of receives to that of their sends, both counted from the same barrier of all ranks.
 
-    Where a host has barriers of its own, transfers block, and no receive is launched before it starts.
+    If a host has barriers of its own, transfers block, and no receive is launched before it starts.
     """
     sent: dict[int, tuple[Array, Array]] = {}
     for role, least in zip(roles, earliest, strict=True):

@@ -20,7 +20,8 @@ def work_per_ns(bytes_per_s: Array) -> Array:
 def never_limiting(wiring: Wiring, link_profile: Array, profiles: Sequence[Profile]) -> Array:
     """For each link, whether it can never limit a flow.
 
-    That is so if all its flows also cross one of its covering links, and these together carry at most its lowest capacity.
+    A link cannot limit if all its flows also cross one of its covering links, whose capacities add up to at most its own lowest
+    one.
 
     Dropping such a link changes rates by rounding only, and lets more ranks fold. Measured times are scaled for degraded links
     before this, on whole routes.

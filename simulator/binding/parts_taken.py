@@ -19,7 +19,7 @@ TP = "tp"
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """What the collectives of a communicator take, on a cluster with a framework; without `given` they take nothing."""
+    """The parts of a GPU that a communicator's collectives take, on a cluster with a framework; nothing without `given`."""
 
     given: CommunicationSms | None
     cluster: Cluster

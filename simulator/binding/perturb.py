@@ -100,6 +100,6 @@ class DegradedLinks:
     def scaled_cap(self, cap: int, number: int) -> tuple[int, int]:
         """The scaled cap at time zero, and the index of its profile if it changes, or -1."""
         left = self._fractions[number]
-        # rounded down, but not to nothing, unless nothing is left
+        # rounded down, but to zero only if no capacity is left
         changing = Profile(left.since_ns, tuple(max(cap * value >> RATIO_BITS, min(1, value)) for value in left.value))
         return changing.value[0], -1 if changing.steady else _index_of(changing, self._profiles)

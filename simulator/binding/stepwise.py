@@ -56,7 +56,7 @@ class Stepwise:
         for task, start_task in self.start_task.items():
             start[task] = times.start_ns[start_task]
         columns = (column[: self.tasks] for column in (start, times.end_ns, times.arrival_ns))
-        return Times(*(-(-column >> self.bits) for column in columns))  # rounded up, once, as the end of a fluid is
+        return Times(*(-(-column >> self.bits) for column in columns))  # rounded up once, like the end of a flow
 
 
 class Counts(NamedTuple):
@@ -301,5 +301,5 @@ def _collectives(bound: Bound, expansion: Expansion) -> Iterator[_Collective]:
             kind = TRANSFER if isinstance(op, Transfer) else op.kind
             name = bound.algorithms[op.communicator, int(template.charge[row])]
             if name == COPY:
-                continue  # a single message already
+                continue  # a transfer is a single message already
             yield _Collective(task, members, kind, op.payload_bytes, name)

@@ -158,7 +158,7 @@ class Templates:
 
 
 def _lacking(steps: Iterable[Step], made: Mapping[int, Mapping[Key, int]]) -> str:
-    """What a step waits for though nothing produces it, in words."""
+    """Message about the values that a step waits for and that nothing produces."""
     waits = ((step, key) for step in steps for key in (*step.after, *(key for _, key in step.waits)))
     step, key = next((step, key) for step, key in waits if key not in made[step.iteration - (key[0] == PARAMETERS)])
     return f"{step.phase} of stage {step.stage} waits for {key}, which nothing produces"

@@ -50,7 +50,7 @@ class RoundTimes(NamedTuple):
     """
 
     latency_ns: Array
-    """Total latency of messages that wait for one another."""
+    """Total latency of consecutive messages."""
     ring_s_per_byte: Array
     """Transfer time per payload byte of a piece on its way round the ring, or of the busiest link without a ring."""
     last_ns: Array
@@ -59,7 +59,7 @@ class RoundTimes(NamedTuple):
 
 
 def times_ns(parts: Sequence[RoundTimes], group: int, payload_bytes: int) -> tuple[int, float]:
-    """How long the busiest links of a group wait in its rounds, and how long they carry bytes, in ns."""
+    """The time that the busiest links of a group wait in its rounds, and the time that they carry bytes, in ns."""
     waiting_ns, busiest_s_per_byte = 0, 0.0
     for latency_ns, ring_s_per_byte, last_ns, busiest in (tuple(column[group] for column in part) for part in parts):
         less_s = float(ring_s_per_byte - busiest) * payload_bytes
@@ -189,7 +189,7 @@ def _onward(edges: Edges) -> Array:
 
 
 def _longest(hops: Array, onward: Array, repeats: int) -> Array:
-    """Per row, the longest time of `repeats` consecutive hops, from whichever edge on: added up by doubling their number."""
+    """Per row, the longest time of `repeats` consecutive hops from any edge, computed by doubling the number of hops."""
     nothing = np.zeros((len(hops), 1))
     onward, doubled = np.append(onward, len(onward)), np.concatenate([hops, nothing], axis=1)
     at, total = np.arange(len(onward)), np.zeros_like(doubled)

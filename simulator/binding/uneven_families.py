@@ -1,7 +1,7 @@
-"""Uneven exchanges of one communicator, each with a matrix of bytes of its own, on the groups that use the matrix.
+"""Uneven exchanges of one communicator, each with its own matrix of bytes, on the groups that use the matrix.
 
-Every layer of experts has exchanges of its own, and only the groups of the pipeline ranks that hold the layer take part: others
-need not be placed on links. A charge is therefore a family of those groups, and the families are put together here.
+Every layer of experts has its own exchanges, and only the groups of the pipeline ranks that hold the layer take part: other
+groups need no links. So the groups of each charge form a family, and this module combines the families.
 """
 
 from __future__ import annotations
