@@ -1,1 +1,1 @@
-"""Lower bounds of steps, for a search of the best plan."""
+"""Search for the best plans of a scenario, with proven lower bounds of step times."""

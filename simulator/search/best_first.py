@@ -1,12 +1,12 @@
-"""The best plans of a space, best first: what could still be among the best is looked at, in the order of its bound.
+"""Best-first search for the best plans of a space: plans that can still be among the best are examined in order of their bounds.
 
-Plans that differ in their pipelines only (stages, schedule, chunks, split) are a branch. A plan passes up to six questions,
-each dearer than the one before: is it legal, and does the state of the model fit in memory; how long do its kernels take at
-least, which a branch answers with the minimum over its plans; how long does its step take at least in any order of its slots
-(`quick_bound.py`); do its first slots fit in memory (`first_slots.py`), do all of them in their order, and, where nothing is
-known without their order, how long does its step then take at least (`bound.py`). What is left is simulated. One heap holds
-branches and plans by their bounds. The search ends when the least bound is above the value of the K-th best plan: nothing that
-is left can be better. A plan that is as good as the K-th best is simulated, and stands behind it if its text does.
+Plans that differ only in their pipelines (stages, schedule, chunks, split) form a *branch*. A plan passes up to six checks,
+called *questions*, each more expensive than the one before: whether it is legal and the state of the model fits in memory; a
+lower bound from the time of its kernels, which is the minimum over a branch; a lower bound of its step in any order of its slots
+(`quick_bound.py`); whether its first slots fit in memory (`first_slots.py`); whether all of them do in their order; and, if no
+bound is known without the order, a lower bound of its step in this order (`bound.py`). The remaining plans are simulated. One
+heap holds branches and plans by their bounds. The search ends when the least bound is above the value of the K-th best plan: no
+remaining plan can be better. Plans of equal value are all simulated, and are ordered by their texts.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from .weigh import (
 
 Objective = Literal["step_time", "cost", "energy", "memory", "gpus"]
 Against = Literal["memory", "cost", "gpus"]
-"""What a front weighs against the time of a step."""
+"""Quantities of which a Pareto front shows the trade-off against the step time."""
 Value = tuple[float, ...]
-"""What is least for the best plan, and behind it what decides between plans that are equal in that."""
+"""Objectives that a search minimises, each with the quantity that decides between plans with equal values."""
 SIMULATED, NOT_REACHED, TOO_SLOW = "simulated", "not reached", "too slow for the days"
 BY_KERNELS, BY_BUSY_TIME, BY_BOUND = "slower by its kernels", "slower by its busy time", "slower by its bound"
 MOST_TOGETHER = 64
-"""Largest number of plans of a branch that are looked at in one task."""
+"""Largest number of plans of a branch that are examined in one task."""
 FEW_BRANCHES = 4
-"""Number of branches for each worker up to which all are opened as they are weighed, by the worker that has their kernels."""
+"""Up to this number of branches per worker, quick bounds are computed at once with the first question, by the same worker."""
 HINT = "memory may have run out: try fewer --workers; with --store a search goes on with --resume where it was"
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What is least for the best plan, how many plans are wanted, and the longest step of a plan that is wanted.
+    """The objective that is minimised, the number of wanted plans, and the longest acceptable step.
 
-    With `against` the front is wanted instead: all plans for which none is better in one of the two, and as good in the other.
+    With `against` the Pareto front is wanted instead: all plans that no other plan dominates in the two quantities.
     """
 
     objective: Objective = "step_time"
@@ -76,12 +76,12 @@ class Aim:
         return (step_time_s * gpus / HOUR_S if self.objective == "cost" else step_time_s,)
 
     def least(self, plan: Weighed, step_ns: int) -> Value:
-        """The least value of a plan whose step takes at least so long. A GPU draws its idle power throughout."""
+        """A lower bound of the value of a plan, from a lower bound of its step. A GPU draws its idle power throughout."""
         step_s = seconds(step_ns)
         return self.value(plan.gpus, step_s, plan.memory_bytes, plan.gpus * (plan.idle_w or 0.0) * step_s)
 
     def weighed_against(self, gpus: int, step_time_s: float, memory_bytes: float) -> float:
-        """What the front has beside the time of a step: bytes, GPU-hours or GPUs."""
+        """The second quantity of the front, beside the step time: bytes, GPU-hours or GPUs."""
         if self.against == "memory":
             return memory_bytes
         return step_time_s * gpus / HOUR_S if self.against == "cost" else float(gpus)
@@ -102,13 +102,13 @@ class Looked:
     measured: Measured | None = None
     value: Value | None = None
     stage: int = 0
-    """The question that comes next, as in `Question`."""
+    """The next question, as in `Question`."""
     by_order: bool = True
-    """Whether its bound in the order of its slots is asked, which costs about as much as simulating it."""
+    """Whether its bound in the order of its slots is computed, which costs about as much as a simulation."""
 
     @property
     def known(self) -> Known:
-        """What there is to keep about it."""
+        """The record of the plan that is kept."""
         return Known(self.status, self.stage, self.bound_ns, self.weighed, self.measured)
 
     def simulated(self) -> tuple[Measured, float, Value]:
@@ -119,7 +119,7 @@ class Looked:
 
 
 class Question(NamedTuple):
-    """What comes next for some plans: a stage of `STAGES`, and the plans by their numbers."""
+    """The next check of some plans: a stage of `STAGES`, and the numbers of the plans."""
 
     stage: int
     plans: tuple[int, ...]
@@ -128,13 +128,13 @@ class Question(NamedTuple):
 WEIGH, OPEN, EXAMINE, SIMULATE = range(4)
 """Legality, least memory and the kernels of a branch, its quick bounds, the memory and bound of a plan, its simulation."""
 LEFT_OUT = {OPEN: BY_KERNELS, EXAMINE: BY_BUSY_TIME, SIMULATE: BY_BOUND}
-"""What becomes of plans whose question is not asked any more."""
+"""Outcome of plans whose next question is no longer needed."""
 DOMINATED = "dominated by the front"
 
 
 @dataclass(slots=True)
 class Search:
-    """The plans of a space and what is known about each; `run` looks at them until the best are known."""
+    """The plans of a space with the results so far; `run` examines them until the best are known."""
 
     base: Base
     aim: Aim
@@ -142,16 +142,16 @@ class Search:
     long: bool = False
     records: Records = field(default_factory=NoRecords)
     best: list[tuple[Value, str, int]] = field(default_factory=list)
-    """Value, text and number of the simulated plans, the best first; of a front those of the front only."""
+    """Value, text and number of the simulated plans, the best first; for a front, only of its plans."""
     _few: bool = False
-    """Whether branches are opened as they are weighed."""
+    """Whether quick bounds are computed together with the first question."""
     _heap: list[tuple[Value, str, Question]] = field(default_factory=list)
-    """Least value, text of the first plan, and the question that comes next for them."""
+    """Heap of questions: least value, text of the first plan, and the question."""
 
     def run(self, workers: Workers, tell: Callable[[str], None]) -> None:
-        """Looks at plans until the best are known. What is learned is saved before anything that follows from it is asked."""
+        """Examines plans until the best are known. Results are saved before any question that depends on them."""
         if self.plans:
-            read(self.base, self.plans[0].choice)  # processes that are forked have it then
+            read(self.base, self.plans[0].choice)  # forked processes inherit it
         with opened(workers, HINT) as pool:
             done = len(self.plans) - self._begin(pool.number, tell)
             for question, found in pool.answers(_Tasks(self), 1):
@@ -169,7 +169,7 @@ class Search:
                 self._save(question.plans)
 
     def _begin(self, workers: int, tell: Callable[[str], None]) -> int:
-        """Puts the first question about every plan on the heap. Returns how many plans are to be weighed."""
+        """Puts the first question about every plan on the heap. Returns the number of plans without an earlier result."""
         new = [self._recall(branch, tell) for branch in _branches(self.plans)]
         self._few = len(new) <= FEW_BRANCHES * workers
         for branch in new:
@@ -177,7 +177,7 @@ class Search:
         return sum(map(len, new))
 
     def _take_weighed(self, branch: Sequence[int], found: Branch) -> None:
-        """Takes in what is known about the plans of a branch before their slots are ordered."""
+        """Stores the results of the first question for the plans of a branch."""
         legal = []
         for number, one in zip(branch, found.weighed, strict=True):
             plan = self.plans[number]
@@ -189,16 +189,16 @@ class Search:
             self._take_bounds(legal, found.quick_ns)
 
     def _take_bounds(self, branch: Sequence[int], found: Sequence[int]) -> None:
-        """Takes in the quick bounds of legal plans of a branch."""
+        """Stores the quick bounds of legal plans of a branch."""
         for number, quick_ns in zip(branch, found, strict=True):
             plan = self.plans[number]
             plan.bound_ns, plan.by_order = max(plan.bound_ns, quick_ns), quick_ns == 0
             self._push(EXAMINE, [number])
 
     def _recall(self, branch: Sequence[int], tell: Callable[[str], None]) -> list[int]:
-        """Takes up what is known from before about plans of a branch. The others are returned.
+        """Reuses earlier results for plans of a branch, and returns the plans without any.
 
-        What took too long is done anew if long work is done.
+        Plans that took too long are examined again if long work is allowed.
         """
         new, to_open = list[int](), list[int]()
         for number in branch:
@@ -223,7 +223,7 @@ class Search:
         self.records.save([(plan.choice, plan.known) for plan in plans])
 
     def _push(self, stage: int, numbers: Sequence[int]) -> None:
-        """Puts a question about plans on the heap, by the least of their bounds. Weighing comes before all else."""
+        """Puts a question about plans on the heap, by the least of their bounds. The first question precedes all others."""
         plans = [self.plans[number] for number in numbers]
         for plan in plans:
             plan.stage = stage
@@ -232,7 +232,7 @@ class Search:
             heappush(self._heap, (least, min(plan.text for plan in plans), Question(stage, tuple(numbers))))
 
     def in_order(self, number: int, found: Examined) -> bool:
-        """Takes in what is known about a plan in the order of its slots; returns whether it can be simulated."""
+        """Stores the memory and bound of a plan in the order of its slots; returns whether it can be simulated."""
         plan = self.plans[number]
         memory_bytes = found.memory_bytes or plan.weighed.memory_bytes
         plan.weighed = replace(plan.weighed, memory_bytes=memory_bytes, reason=found.reason, example=found.example)
@@ -242,7 +242,7 @@ class Search:
         return found.status == LEGAL
 
     def add(self, number: int, found: Measured, tell: Callable[[str], None]) -> None:
-        """Takes in the simulation of a plan."""
+        """Stores the simulation of a plan."""
         plan = self.plans[number]
         plan.measured = found
         if found.step_time_s is None:
@@ -258,7 +258,7 @@ class Search:
         tell(f"best of {len(self.best):,} simulated plans: {self.plans[self.best[0][2]].text}")
 
     def _front(self) -> Iterator[tuple[Value, str, int]]:
-        """Those of the best plans, from the quickest on, that no plan dominates."""
+        """The simulated plans that no other plan dominates, the fastest first."""
         least: tuple[float, float] | None = None
         for value, text, number in self.best:
             _, step_time_s, _ = self.plans[number].simulated()
@@ -268,12 +268,12 @@ class Search:
                 yield value, text, number
 
     def _other(self, number: int) -> float:
-        """What the front has beside the time of a step of a simulated plan."""
+        """The second quantity of the front for a simulated plan."""
         measured, step_time_s, _ = self.plans[number].simulated()
         return self.aim.weighed_against(self.plans[number].weighed.gpus, step_time_s, measured.memory_bytes)
 
     def _left_out(self, number: int, stage: int) -> str | None:
-        """Why a plan cannot be among those that are wanted, by its bound; None if it may be."""
+        """Why the bound of a plan excludes it from the wanted plans; None if it does not."""
         plan = self.plans[number]
         step_s = seconds(plan.bound_ns)
         if step_s > self.aim.within_s:
@@ -286,7 +286,7 @@ class Search:
         return LEFT_OUT[stage] if full and self.aim.least(plan.weighed, plan.bound_ns) > self.best[self.aim.top - 1][0] else None
 
     def next_task(self) -> tuple[Question, Call] | None:
-        """The question to ask next, about the plans with the least bound; None if nothing that is left can be among the best."""
+        """The next question, about the plans with the least bound; None if no remaining plan can be among the best."""
         while self._heap:
             _, _, (stage, plans) = heappop(self._heap)
             for number in plans:
@@ -297,7 +297,7 @@ class Search:
         return None
 
     def _call(self, question: Question) -> Call:
-        """The function that answers a question, and what it is given."""
+        """The function that answers a question, and its arguments."""
         choices = [self.plans[number].choice for number in question.plans]
         if question.stage == WEIGH:
             return looked_at, (self.base, choices, self._few)
@@ -318,7 +318,7 @@ def _branches(plans: Sequence[Looked]) -> Iterator[list[int]]:
 
 
 class _Tasks:
-    """The questions of a search one after the other. There may be more after it has ended, when results have come."""
+    """Iterator over the questions of a search. After exhaustion it may yield more, when results have arrived."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -334,5 +334,5 @@ class _Tasks:
 
 
 def search_of(base: Base, aim: Aim, choices: Sequence[Choice], *, long: bool = False, records: Records | None = None) -> Search:
-    """A search that has not looked at anything yet."""
+    """A search that has not examined any plan yet."""
     return Search(base, aim, [Looked(choice, choice.text) for choice in choices], long, records or NoRecords())

@@ -1,8 +1,8 @@
-"""Blocks: the longest paths through the body of a step, from what it waits for to what it makes.
+"""Blocks: the longest paths through the body of a step, from the values that it waits for to its results.
 
-A step enters its body at the first operation, at the first operation of each of its streams and at operations with a wait of
-their own; it leaves it at the last operation of each stream and at its results. The longest path from each entry to each exit is
-found once for a body; a walk over steps then adds and compares, without looking at operations again (`bound.py`).
+A body is entered at its first operation, at the first operation of each of its streams and at operations with a wait of their
+own; its exits are the last operation of each stream and its results. The longest path from each entry to each exit is
+found once for a body; a walk over steps then only adds and compares these lengths (`bound.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNREACHED = -(1 << 60)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Block:
-    """The paths through a body in ns: exits (rows) by entries (columns). Entries are the begin of the step, its streams and its
+    """The paths through a body in ns: exits (rows) by entries (columns). Entries are the start of the step, its streams and its
     waits; exits are its streams, its results, and the last of all ends."""
 
     streams: tuple[str, ...]
@@ -35,7 +35,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rows:
-    """The operations of one body on the ranks of a role: what each waits for, its streams, and its shortest duration."""
+    """The operations of one body on the ranks of a role: predecessors, streams and shortest duration of each."""
 
     names: tuple[str, ...]
     streams: tuple[tuple[str, ...], ...]
@@ -45,7 +45,7 @@ class Rows:
     own: Sequence[bool]
     """Whether an operation is a kernel of the rank itself."""
     result: dict[str, int]
-    """The rows that END and LAST stand for."""
+    """The rows that the keys END and LAST denote."""
     layers: tuple[int, ...]
     """The layer of each operation, or -1."""
 
@@ -53,15 +53,15 @@ class Rows:
         return self.result[name] if name in self.result else self.names.index(name)
 
     def with_layers(self, more: int) -> Rows | None:
-        """The rows of a body with so many more layers like its middle ones, of which it has two; None where a row waits for one
-        that is then elsewhere.
+        """The rows of a body with `more` further layers like its two middle ones; None if a row waits for one that would move
+        away.
         """
         middle = [row for row, layer in enumerate(self.layers) if layer in (1, 2)]
         size, begin = len(middle) // 2, middle[0]
         end, added = begin + 2 * size, more * size
 
         def further(row: int, by: int, least: int) -> tuple[int, ...]:
-            """What a row waits for: rows from `least` on move with it, and rows before the middle stay where they are."""
+            """The predecessors of a row: rows from `least` on move with it, and rows before the middle stay in place."""
             waits = self.before[row]
             if any(begin <= before < least for before in waits) or (row < end and any(before < begin for before in waits)):
                 raise _ElsewhereError
@@ -150,11 +150,11 @@ def _through_ns(first: Rows, second: Rows) -> int:
 
 
 class _ElsewhereError(Exception):
-    """A row waits for one of a layer that is not next to its own."""
+    """A row waits for a row of a layer that is not next to its own."""
 
 
 def each_body_once(order: Iterable[Step]) -> tuple[Step, ...]:
-    """A step of every body of a rank, which waits for nothing and makes nothing."""
+    """One step for every body of a rank, without waits and results."""
     once: dict[str, Step] = {}
     for step in order:
         once.setdefault(step.body, step._replace(after=(), outputs=(), waits=(), pair=-1, iteration=0))
@@ -168,11 +168,10 @@ def greatest_speed(bound: Bound) -> int:
 
 
 def rows_of(program: Program, bound: Bound, role: int, *, moves: bool, everywhere: bool = False) -> dict[str, Rows]:
-    """The rows of every body of a role, of a program in which each body stands once and which was bound without launches.
+    """The rows of every body of a role, in a program that has each body once and was bound without launches.
 
-    Kernels take what they take at the greatest speed that a rank ever has, and collectives their uncontended time, in the
-    group in which it is shortest: of the groups of the role, or (`everywhere`) of all ranks; without `moves` collectives take no
-    time.
+    Kernels take their time at the greatest speed that a rank ever has, and collectives their uncontended time, in the group in
+    which it is shortest: among the groups of the role, or (`everywhere`) of all ranks; without `moves` collectives take no time.
     """
     skeleton = bound.skeleton
     template, labels = skeleton.templates[role], bound.labels[role]
@@ -215,7 +214,7 @@ def rows_of(program: Program, bound: Bound, role: int, *, moves: bool, everywher
 
 
 def _with_streams(before: list[list[int]], streams: Sequence[Sequence[str]]) -> list[list[int]]:
-    """What each row waits for, with the row before it on each of its streams."""
+    """The predecessors of each row, including the row before it on each of its streams."""
     last: dict[str, int] = {}
     for row, of in enumerate(streams):
         before[row] += [last[stream] for stream in of if stream in last]
@@ -224,7 +223,7 @@ def _with_streams(before: list[list[int]], streams: Sequence[Sequence[str]]) -> 
 
 
 def _results(program: Program, step: Step) -> dict[str, int]:
-    """The rows that END and LAST stand for in a body (`binding/templates.py`)."""
+    """The rows of a body that the keys END and LAST denote (`binding/templates.py`)."""
     ops = program.bodies[step.body].ops
     chain = [row for row, op in enumerate(ops) if not op.detached]
     compute = [row for row, op in enumerate(ops) if COMPUTE in op.streams]

@@ -1,14 +1,14 @@
-"""Lower bound of a step: no simulation of a plan is ever shorter, in the integers that binding rounds to.
+"""Lower bound of a step: no simulated step of a plan is ever shorter, in the integers that binding rounds to.
 
-Where ranks wait for the norm of the gradients, a step is a graph without beginning or end outside of it, and its bound is a path
-through that graph: the steps of every pipeline rank in their order, each a block (`blocks.py`), with the transfers between ranks.
-It contains, for every rank, its head (the way of the first microbatch to it), its busy time with the collectives between its
-kernels, and its tail (the last reductions, the optimizer, gathers that nothing hides). A simulation adds constraints only:
+If ranks wait for the gradient norm, a step is a closed graph, and its bound is the longest path through that graph: the steps of
+every pipeline rank in order, each a block (`blocks.py`), with the transfers between ranks. The path contains, for every rank, its
+head (the path of the first microbatch to the rank), its busy time with the collectives between its kernels, and its tail (the
+last reductions, the optimizer, exposed gathers). A simulation only adds constraints:
 launches, contention on links, slowed kernels, other ranks of a group. Collectives over pipeline ranks count on each rank alone.
 
-Where steps run into each other, a rank still computes all of a step in the time of a step: its blocks, one after the other.
+If consecutive steps overlap, a rank still computes a whole step in the time of a step: its blocks, one after the other.
 
-Besides, no link carries the bytes of a step in less than their time at its capacity.
+In addition, no link carries the bytes of a step in less time than they take at its capacity.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Made = dict[tuple[int, Key], int]
 
 @dataclass(frozen=True, slots=True)
 class LowerBound:
-    """The parts of the bound of a step, in ns; it is the greatest of them."""
+    """The parts of the bound of a step, in ns; the bound is the greatest of them."""
 
     path_ns: int
     """The longest path through the slots of all pipeline ranks; where steps run into each other, that of the busiest rank."""
@@ -90,26 +90,27 @@ def _busy_ns(order: Iterable[Step], role: int, block_of: BlockOf) -> int:
 
 @dataclass(slots=True)
 class _Rank:
-    """Where the walk over the steps of a rank has come."""
+    """The state of the walk over the steps of a rank."""
 
     order: tuple[Step, ...]
     at: int = 0
     free_ns: dict[str, int] = field(default_factory=dict)
     """Stream -> the end of the last operation on it."""
     made: Made = field(default_factory=dict)
-    """When each value is there."""
+    """Value -> the time at which it is available."""
     pair: tuple[int, int] | None = None
     """The training step and the number of the last pair of slots that run together."""
     begins_ns: dict[str, int] = field(default_factory=dict)
-    """Stream -> when it is free for the last slot, or for both of the last pair; a wait may stand between the two."""
+    """Stream -> the time at which it is free for the last slot, or for both slots of the last pair; a wait may be between
+    them."""
     pair_ns: int = 0
     """The time of the kernels of that pair so far."""
 
 
 def _walked_ns(program: Program, block_of: BlockOf) -> int:
-    """The end of the last step: every rank goes through its steps as far as it can, until all have come to their ends.
+    """The end of the last step: every rank advances through its steps as far as possible, until all have reached their ends.
 
-    A value that no rank can make, because ranks of its kind are not told apart here, is there from the beginning.
+    A value that no rank produces, because ranks of a role are not distinguished here, is available from the beginning.
     """
     ranks = [_Rank(order) for order in program.orders]
     last_ns, waits_for_all = 0, True
@@ -124,7 +125,7 @@ def _walked_ns(program: Program, block_of: BlockOf) -> int:
 
 
 def _needs(step: Step) -> list[tuple[int, Key]]:
-    """The values that a step waits for, with the training step in which each is made."""
+    """The values that a step waits for, with the training step in which each is produced."""
     return [(step.iteration - (key[0] == PARAMETERS), key) for key in (*step.after, *(key for _, key in step.waits))]
 
 
@@ -134,7 +135,7 @@ def _can_begin(program: Program, rank: _Rank) -> bool:
 
 
 def _take(program: Program, ranks: list[_Rank], number: int, block_of: BlockOf) -> int:
-    """Takes the next step of a rank; returns when the last of its operations ends."""
+    """Advances a rank by one step; returns the end of its last operation."""
     rank = ranks[number]
     step = rank.order[rank.at]
     rank.at += 1
@@ -167,7 +168,7 @@ def _take(program: Program, ranks: list[_Rank], number: int, block_of: BlockOf) 
 
 
 def _deliver(program: Program, ranks: list[_Rank], number: int, step: Step, arrives_ns: int) -> None:
-    """Gives what a step has sent to the ranks that receive it, which have the coordinates of the sender."""
+    """Makes the values that a step sends available on the receiving ranks, which have the coordinates of the sender."""
     roles, op = program.roles, program.bodies[step.body].ops[0]
     _, target = program.communicators[op.communicator].pipeline or (0, 0)  # type: ignore[union-attr]
     for role, rank in zip(roles, ranks, strict=True):
@@ -201,11 +202,11 @@ def _link_ns(program: Program, once: Program, bound: Bound) -> int:
 
 
 TOLERANCE = 1e-9
-"""What sums of floats may be off, relative."""
+"""Relative error allowed for sums of floats."""
 
 
 def _calls(order: Iterable[Step], once: Iterable[Step]) -> Array:
-    """How often each body of a rank is called."""
+    """Number of calls of each body of a rank."""
     count: dict[str, int] = {}
     for step in order:
         count[step.body] = count.get(step.body, 0) + 1

@@ -1,9 +1,9 @@
-"""Memory that the first slots of a plan already need: plans that do not fit show it before most of them is ordered.
+"""Memory that the first slots of a plan need: a cheap lower bound that rejects plans before all their slots are ordered.
 
-A schedule that can say the order of one rank is asked for the beginning of the first rank's, which in most schedules holds more
-microbatches than others. What it holds then is not more than its peak over the whole order; reductions, transfers and the
-optimizer, which are left out, only add to it. A schedule that orders all ranks together is not asked: in any order, a microbatch
-has come through all stages of a rank before its gradient comes back to the last of them.
+If a schedule can give the order of one rank, the beginning of the first rank's order is used, since in most schedules this rank
+holds more microbatches than others. The memory of these slots is at most the peak over the whole order; reductions, transfers and
+the optimizer, which are left out, only add to it. For a schedule that orders all ranks together another bound is used: in any
+order, a microbatch has passed all stages of a rank before its gradient returns to the last of them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from ..simulation.memory_check import terms_of
 from .slot_times import FUSED, SPLIT
 
 TIMES = 4
-"""So many slots of the first rank are looked at for each stage: enough for the warm-up of all schedules but gpipe."""
+"""Number of slots of the first rank that are used, per stage: enough for the warm-up of all schedules except gpipe."""
 
 
 def first_slots_bytes(scenario: Scenario, kinds: tuple[str, ...] | None, kept: Kept) -> int:
-    """Bytes that a GPU of the first rank needs at least, for slots of these kinds; 0 where nothing is known without an order."""
+    """Lower bound of the bytes that a GPU of the first rank needs, for slots of these kinds; 0 if none is known without an
+    order."""
     schedule, plan = scenario.schedule, scenario.plan
     beside = plan.exchanges_beside_compute(scenario.framework.overlap)
     if kinds is None or beside or plan.shares_vocabulary:

@@ -1,15 +1,15 @@
-"""Quick lower bound of a step, for any order of its slots: head, busy time and tail of the rank that needs longest.
+"""Quick lower bound of a step, for any order of its slots: head, busy time and tail of the slowest rank.
 
 - Head: nothing starts on a rank before the first microbatch has come through all stages before the earliest one of the rank.
 - Busy: the slots of all microbatches, one after the other on the compute stream, each from its first kernel to its last with the
-  tensor-parallel or expert collectives that must finish in between. Pairs of slots that run together hide these of each other:
-  a pair is taken from its first kernel to its last, or kernels alone are counted.
-- Tail: the last slot of a rank is a backward pass of one of its stages, and its gradient has to go back through all stages
-  before. Where weight gradients are slots of their own, one of these is the last, and nothing has to follow.
+  tensor-parallel or expert collectives that must finish in between. Paired slots hide each other's collectives: a pair counts
+  from its first kernel to its last, or only kernels are counted.
+- Tail: the last slot of a rank is a backward pass of one of its stages, and its gradient has to go back through all earlier
+  stages. If weight gradients are separate slots, one of these is the last, and nothing has to follow.
 
-Where steps run into each other, a rank still needs its busy time for each step. Everything else that a simulation knows
-(transfers, reductions, launches, the optimizer) only adds to this time. Without order the bound costs so little that it is known
-for every plan; `bound.py` has the bound of an order.
+If consecutive steps overlap, a rank still needs its busy time for each step. Everything else that a simulation includes
+(transfers, reductions, launches, the optimizer) only adds to this time. The bound is cheap enough to be computed for every plan;
+`bound.py` has the bound of a given order.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _busy_ns(slots: PlanSlots, own: Sequence[int], *, paired: bool) -> int:
 def _of_pairs_ns(slots: PlanSlots, own: Sequence[int]) -> int:
     """The least time of the slots of all microbatches on a rank, each alone or in a pair; 0 without the times of pairs.
 
-    Each slot is given a share of that time: a backward slot what it takes alone, and a forward slot what any pair takes beyond
-    the share of its backward slot, though no more than what it takes alone. So no pair takes less than its two shares.
+    Each slot has a share of that time: a backward slot its own time, and a forward slot the least excess of any pair over the
+    share of its backward slot, but at most its own time. So no pair takes less than its two shares.
     """
     if not slots.pairs_ns:
         return 0
@@ -62,7 +62,7 @@ def _of_pairs_ns(slots: PlanSlots, own: Sequence[int]) -> int:
 
 
 def _heads_ns(slots: PlanSlots) -> list[int]:
-    """Instance -> the way of a microbatch, or of a part of its sequences, to a stage."""
+    """Instance -> the time until a microbatch, or a part of its sequences, reaches a stage, in ns."""
     heads_ns: list[int] = []
     for instance in range(len(slots.instances)):
         first = instance % slots.stages == 0
@@ -72,7 +72,7 @@ def _heads_ns(slots: PlanSlots) -> list[int]:
 
 def _tails_ns(slots: PlanSlots) -> list[int]:
     """Instance -> from the end of the last kernel of a stage, if its backward pass is the last slot of the rank, to the end of
-    the first stage's backward pass; less than nothing where its gradient leaves before its last kernel."""
+    the first stage's backward pass; negative if its gradient leaves before its last kernel."""
     tails_ns: list[int] = []
     for instance in range(len(slots.instances)):
         if instance % slots.stages == 0:

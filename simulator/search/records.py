@@ -1,4 +1,4 @@
-"""What a search knows about plans from before, and where it puts what it learns: nowhere, or a file that someone else writes."""
+"""Interface to earlier results of a search and to the storage of new ones: none, or a file that a higher layer writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .weigh import Measured, Weighed
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known about a plan: what became of it, the question that comes next, its bound, and the answers."""
+    """The results of a plan: its outcome, the next question, its bound, and the answers so far."""
 
     status: str
     stage: int
@@ -22,17 +22,17 @@ class Known:
 
 
 class Records(Protocol):
-    """What was known about plans before this search, and what it learns. What is saved is done, however the search ends."""
+    """Earlier results of plans, and storage for new ones. Saved results survive however the search ends."""
 
     def known(self, choice: Choice) -> Known | None:
-        """What is known about a plan, or None."""
+        """The results of a plan, or None."""
 
     def save(self, plans: Sequence[tuple[Choice, Known]]) -> None:
-        """Keeps what is known about plans now."""
+        """Saves the present results of plans."""
 
 
 class NoRecords:
-    """Nothing is known before, and nothing is kept."""
+    """No earlier results, and no storage."""
 
     def known(self, choice: Choice) -> Known | None:
         return None

@@ -1,8 +1,8 @@
-"""A search of a space that is too large to look at every plan: optuna chooses what to simulate next, within a budget.
+"""Search of a space that is too large to examine every plan: optuna chooses the next plan to simulate, within a budget.
 
-Its tree-structured Parzen estimator proposes values of each part of a plan by how the plans did that were tried. A proposal
-passes the same questions as in any search: legality, memory, a proven bound, and the step. What cannot be among the best is
-not simulated, and what cannot run is never proposed as a plan. Nothing is proven about plans that were not tried.
+Its tree-structured Parzen estimator proposes values of each part of a plan from the results of earlier plans. A proposal passes
+the same questions as in any search: legality, memory, a proven bound, and the step. Plans that cannot be among the best are not
+simulated, and plans that cannot run are never reported. Nothing is proven about plans that were not tried.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'cluster-training-simulator[search]'"
 MOST_TRIES = 20
-"""Largest number of proposals for each plan that may be simulated: many are illegal, lack memory, or were made before."""
+"""Largest number of proposals per simulated plan: many proposals are illegal, lack memory, or repeat an earlier one."""
 WORDS = ("schedule", "sharding", "recompute", "split", "overlap")
 """Parts of a plan whose values have no order."""
 SEED = 0
@@ -38,13 +38,13 @@ SAMPLE = 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan has to be better than to be simulated: the value of the last of the wanted plans, if there are so many."""
+    """The value that a plan must beat to be simulated: that of the last of the wanted plans, if there are enough."""
 
     aim: Aim
     worst: Value | None
 
     def left_out(self, plan: Weighed, bound_ns: int) -> str:
-        """Why a plan with this bound is not wanted; empty if it may be."""
+        """Why a plan with this bound is not wanted; empty if it may be wanted."""
         if seconds(bound_ns) > self.aim.within_s:
             return TOO_SLOW
         return BY_BUSY_TIME if self.worst is not None and self.aim.least(plan, bound_ns) > self.worst else ""
@@ -52,7 +52,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What is known about a plan after the questions that it came to."""
+    """The results of a plan after its questions."""
 
     weighed: Weighed
     bound_ns: int = 0
@@ -62,7 +62,7 @@ class Tried:
 
 
 def tried(base: Base, choice: Choice, limits: Limits, long: bool) -> Tried:
-    """Asks a plan one question after the other, until it is simulated or one of the answers rules it out."""
+    """Answers the questions about a plan in order, until it is simulated or one of the answers rules it out."""
     (first,) = weighed(base, [choice])
     if first.status != LEGAL:
         return Tried(first)
@@ -77,7 +77,7 @@ def tried(base: Base, choice: Choice, limits: Limits, long: bool) -> Tried:
 
 @dataclass(slots=True)
 class SampledSearch(Search):
-    """A search of the plans that optuna proposes; `plans` are those that were tried."""
+    """A search of the plans that optuna proposes; `plans` are the tried ones."""
 
     space: Space = field(default_factory=Space)
     axes: Sequence[Axis] = ()
@@ -88,7 +88,7 @@ class SampledSearch(Search):
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def run(self, workers: Workers, tell: Callable[[str], None]) -> None:
-        """Tries what optuna proposes, until the budget is used up, or enough has been proposed in vain."""
+        """Tries the proposals of optuna until the budget is used up, or until too many proposals were useless."""
         study = _study(self.seed)
         with opened(workers, HINT) as pool:
             for (trial, number), found in pool.answers(_Proposals(self, study), 1):
@@ -96,7 +96,7 @@ class SampledSearch(Search):
                 self._learn(study, trial, self.plans[number])
 
     def next_proposal(self, study: Study) -> tuple[tuple[Trial, int], Call] | None:
-        """A plan that was not tried before, and the question that it is asked; None if nothing more may be handed out now."""
+        """A plan that was not tried before, and its question; None if nothing more may be submitted now."""
         from optuna.trial import TrialState
 
         every = number_of_plans(self.space, self.axes)
@@ -105,7 +105,7 @@ class SampledSearch(Search):
             trial = study.ask()
             choice = choice_by(self.space, self.axes, lambda name, values: _picked(trial, name, values))  # noqa: B023
             if choice.text in self._numbers:
-                study.tell(trial, state=TrialState.FAIL)  # which teaches nothing
+                study.tell(trial, state=TrialState.FAIL)  # optuna learns nothing from it
                 continue
             number = self._numbers[choice.text] = len(self.plans)
             self.plans.append(Looked(choice, choice.text))
@@ -114,7 +114,7 @@ class SampledSearch(Search):
         return None
 
     def _may_be_simulated(self) -> int:
-        """The number of plans that were simulated, or are still tried."""
+        """The number of plans that were simulated, or are in progress."""
         return sum(plan.status in (SIMULATED, TOO_LONG, NOT_REACHED) for plan in self.plans)
 
     def _take(self, number: int, found: Tried, tell: Callable[[str], None]) -> None:
@@ -125,7 +125,8 @@ class SampledSearch(Search):
             self.add(number, found.measured, tell)
 
     def _learn(self, study: Study, trial: Trial, plan: Looked) -> None:
-        """Tells optuna the value of a plan, or its least value if that leaves it out; what cannot run is the worst."""
+        """Reports to optuna the value of a plan, or its lower bound if that excludes it; a plan that cannot run has the worst
+        value."""
         from optuna.trial import TrialState
 
         if plan.value is not None:
@@ -137,7 +138,7 @@ class SampledSearch(Search):
 
 
 class _Proposals:
-    """The proposals of a search one after the other. There may be more after it has ended, when results have come."""
+    """Iterator over the proposals of a search. After exhaustion it may yield more, when results have arrived."""
 
     def __init__(self, search: SampledSearch, study: Study) -> None:
         self._search, self._study = search, study
@@ -163,7 +164,7 @@ def _study(seed: int) -> Study:
 
 
 def _picked(trial: Trial, name: str, values: Sequence[Any]) -> Any:
-    """The value that a trial proposes for a part of a plan: degrees by their order, words and further fields without one."""
+    """The value that a trial proposes for a part of a plan: degrees as ordered values, words and further fields as categories."""
     if len(values) < 2:
         return values[0]
     by_order = name not in WORDS and "." not in name

@@ -1,4 +1,4 @@
-"""`sim.search`: the best plans of a scenario, by looking at all that could be best, as a table or as an object that says more."""
+"""`sim.search`: the best plans of a scenario among all that could be best, as a table or as an object with more details."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ OBJECTIVES, AGAINST = get_args(Objective), get_args(Against)
 MOST_TOP = 1000
 MOST_BUDGET = 10_000
 MOST_COUNTED = 64
-"""Most plans whose whole memory is counted to say which of those that do not fit lacks least."""
+"""Largest number of plans whose whole memory is counted to find the one that lacks least."""
 OTHER_WORK = ("model", "job.global_batch", "job.sequence_length", "jobs")
-"""Fields that change what a step does: steps of different work cannot be compared."""
+"""Fields that change the work of a step: steps of different work cannot be compared."""
 OF_SPACE = ("plan.tp", "plan.pp", "plan.cp", "plan.ep", "plan.dp", "plan.schedule", "plan.chunks", "plan.sharding",
             "plan.recompute", "plan.layout", "job.microbatch_size")  # fmt: skip
 Tell = Callable[[str], None]
@@ -57,7 +57,7 @@ class Found:
     confirmed: str
     """What the reference engine says about the winner."""
     of_plans: int
-    """Number of plans of the space, or of its shard; with a budget more than were looked at."""
+    """Number of plans of the space, or of its shard; with a budget, more than were examined."""
 
     @property
     def best(self) -> list[Looked]:
@@ -67,18 +67,18 @@ class Found:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of plans by what became of them."""
+        """The number of plans by outcome."""
         return dict(sorted(Counter(plan.status for plan in self.search.plans).items()))
 
     @property
     def reasons(self) -> dict[str, tuple[int, str]]:
-        """The fields that make plans infeasible: how many, and one of the faults."""
+        """The fields that make plans infeasible, each with the number of plans and one of the faults."""
         infeasible = [plan.weighed for plan in self.search.plans if plan.status == INFEASIBLE]
         examples = {one.reason: one.example for one in infeasible}
         return {field: (number, examples[field]) for field, number in Counter(one.reason for one in infeasible).most_common()}
 
     def nearest(self) -> tuple[Looked, Lack] | None:
-        """Of the plans that are out of memory the one that lacks least, as far as `MOST_COUNTED` of them say."""
+        """The plan that lacks least memory, among `MOST_COUNTED` of the plans that do not fit."""
         base = self.search.base
         found: tuple[Looked, Lack] | None = None
         short = [plan for plan in self.search.plans if plan.status == OUT_OF_MEMORY]
@@ -100,7 +100,7 @@ class Found:
         return with_values(base.document, {**dict(choice.others), **settled, "job.microbatch_size": choice.microbatch})
 
     def row(self, plan: Looked) -> dict[str, Any]:
-        """A plan with all that is known about it."""
+        """A plan with all its results."""
         measured, parts = plan.measured, {**asdict(plan.choice), "others": None}
         others = {name: said(value) if isinstance(value, (list, dict)) else value for name, value in plan.choice.others}
         return {
@@ -122,14 +122,14 @@ class Found:
 
     @staticmethod
     def largest_wait(plan: Looked) -> str | None:
-        """What the GPUs of a simulated plan wait for most, as a part of the step; None if they wait for nothing."""
+        """The largest wait of the GPUs of a simulated plan, with its fraction of the step; None if they wait for nothing."""
         if not plan.measured or not plan.measured.step_time_s:
             return None
         waits = ((name, lost_s) for name, lost_s in plan.measured.losses if lost_s and name != OPTIMIZER)
         return next((f"{name} {lost_s / plan.measured.step_time_s:.1%}" for name, lost_s in waits), None)
 
     def points(self) -> list[tuple[float, float, str]]:
-        """Of a front every simulated plan, the quickest first: step time in seconds, what is weighed against it, and its text."""
+        """Every simulated plan of a front, the fastest first: step time in seconds, the second quantity, and its text."""
         aim, found = self.search.aim, []
         for plan in self.search.plans:
             if plan.value is not None:
@@ -139,7 +139,7 @@ class Found:
         return sorted(found)
 
     def loses_by(self, plan: Looked) -> str | None:
-        """What a simulated plan takes most longer for than the best plan, as a part of the step of the best."""
+        """The cause for which a plan loses most time against the best plan, with the loss as a fraction of the best step."""
         best = self.best[0].measured if self.best else None
         if not plan.measured or not plan.measured.step_time_s or not best or not best.step_time_s or plan is self.best[0]:
             return None
@@ -176,10 +176,10 @@ def search(
     workers: int = 1,
     executor: Executor | str | None = None,
 ) -> pd.DataFrame:
-    """The best plans of a scenario, and what became of every other plan of the space: a row for each, the best first.
+    """The best plans of a scenario, and the outcome of every other plan of the space: a row for each, the best first.
 
-    The space is a file or a mapping such as {"tp": [4, 8], "microbatch": [1]}; what it leaves out is as in the default. Plans
-    that cannot be among the `top` best are not simulated: their rows have the bound that says so. With `pareto`, one of
+    The space is a file or a mapping such as {"tp": [4, 8], "microbatch": [1]}; omitted parts are as in the default. Plans that
+    cannot be among the `top` best are not simulated: their rows have the bound that proves it. With `pareto`, one of
     memory, cost and gpus, the first rows are the front of step time against it. With a `budget`, optuna proposes plans of a
     space that is too large, at most so many are simulated, and only those that were tried have rows. An `executor` of
     `concurrent.futures`, or the address of a Dask scheduler such as "dask://localhost:8786", does the work elsewhere; such an
@@ -203,7 +203,7 @@ def tokens_of(base: Base) -> int:
 
 
 def aim_of(objective: str, top: int, against: str | None = None, within_s: float = inf) -> Aim:
-    """What a search is for. Raises `UserError` for an objective that does not exist, or a number of plans outside the range."""
+    """The aim of a search. Raises `UserError` for an objective that does not exist, or a number of plans outside the range."""
     aim, front = meant(objective, OBJECTIVES), meant(against, AGAINST)
     if aim is None:
         raise UserError(f"no objective {shown(objective)}", hint=did_you_mean(str(objective), OBJECTIVES))
@@ -232,7 +232,7 @@ def found_of(
     shard: Shard = WHOLE,
     tell: Tell = lambda text: None,
 ) -> Found:
-    """Looks at the plans of a space, or of a shard of it, until the best are known, or until Ctrl-C."""
+    """Examines the plans of a space, or of a shard of it, until the best are known, or until Ctrl-C."""
     began = perf_counter()
     scenario = from_document(base.document, Trust(base.trust))
     if aim.objective == "energy" and (why := no_energy(scenario.cluster.gpu, scenario.job.dtype)):
@@ -255,7 +255,7 @@ def found_of(
 
 
 def _sampled(base: Base, aim: Aim, of: tuple[Space, tuple[Axis, ...]], budget: int, *, long: bool) -> SampledSearch:
-    """A search of what optuna proposes of a space, with further fields. Raises `UserError` for what a budget cannot be."""
+    """A search of the plans that optuna proposes, with further fields. Raises `UserError` for options that exclude a budget."""
     if not isinstance(budget, int) or isinstance(budget, bool) or not 1 <= budget <= MOST_BUDGET:
         raise UserError(f"a budget of {shown(budget)} plans", hint=f"a whole number from 1 to {MOST_BUDGET:,}")
     if aim.against:
@@ -309,7 +309,7 @@ def _sizes(scenario: Scenario, gpus: Sequence[int]) -> tuple[Axis, ...]:
 
 
 def _confirmed(search: Search, *, long: bool) -> str:
-    """What the reference engine says about the winner. Raises `InvariantBroken` if it differs."""
+    """The result of the reference engine for the best plan. Raises `InvariantBroken` if it differs."""
     plan = search.plans[search.best[0][2]]
     again = measured(search.base, plan.choice, "des", long)
     if again.step_time_s is None:

@@ -33,17 +33,17 @@ MOST_ROWS = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """What plans share of the rows of their bodies."""
+    """Cached rows of bodies, which plans share."""
 
     slots: Kept = field(default_factory=lambda: Kept(0))
     """Operations of slots that were lowered."""
     short: Kept = field(default_factory=lambda: Kept(MOST_ROWS))
-    """By what a body of few layers depends on, its rows for every position in a ring."""
+    """Key of a body of few layers -> its rows for every position in a ring."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Stages of a scenario, of which each body is to stand once."""
+    """Stages of a scenario that contain each body once."""
 
     scenario: Scenario
     site: Site
@@ -54,9 +54,9 @@ class Sample:
     kinds: tuple[str, ...]
 
     def rows(self, works: Mapping[str, Place], wanted: Set[str], kept: KeptRows, key: Hashable) -> list[RowsByName]:
-        """The rows of the bodies of works whose names are wanted, and maybe of others, for every position in a ring.
+        """The rows of the wanted bodies of some works, possibly with others, for every position in a ring.
 
-        `key` is what bodies depend on besides their work.
+        `key` has everything that bodies depend on besides their work.
         """
         few = self._of_few_layers(works, wanted, kept, key)
         return few or self._lowered(kept_slots, works.values(), wanted, kept.slots) or []
@@ -64,7 +64,7 @@ class Sample:
     def _of_few_layers(
         self, works: Mapping[str, Place], wanted: Set[str], kept: KeptRows, key: Hashable
     ) -> list[RowsByName] | None:
-        """As `rows`, from bodies of few layers whose middle layer is repeated; None where layers are few, or not alike."""
+        """As `rows`, from bodies of few layers whose middle layer is repeated; None if layers are few, or not alike."""
         stages = {work: self.instances[instance] for work, (instance, _) in works.items()}
         if any(stage.layers <= FEW + 1 for stage in stages.values()):
             return None
@@ -84,7 +84,7 @@ class Sample:
     def _short(
         self, places: Mapping[str, Place], keys: Mapping[str, Hashable], kept: KeptRows
     ) -> dict[Hashable, tuple[Rows, ...]]:
-        """By the keys of bodies their rows with few layers, for every position; empty where layers are not alike."""
+        """Key of a body -> its rows with few layers, for every position; empty if layers are not alike."""
         known: dict[Hashable, tuple[Rows, ...]] = {key: kept.short.of(key, tuple) for key in keys.values() if key in kept.short}
         missing = {key: name for name, key in keys.items() if key not in known}
         where = dict.fromkeys(places[name] for name in missing.values())

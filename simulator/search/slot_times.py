@@ -1,8 +1,8 @@
-"""Shortest times of slots: how long the bodies of a plan occupy a rank, whatever the order of its schedule.
+"""Shortest times of slots: the time that the bodies of a plan occupy a rank, for any order of its schedule.
 
-Bodies depend on the degrees that divide them, on the microbatch and on the layers of a stage, and neither on the number of
-microbatches nor on the schedule. Plans of a search share most of them, so they are lowered and bound once, without transfers,
-reductions and optimizer, which only add to a step. Kernels take what they take at the greatest speed that a rank ever has, and
+Bodies depend on the degrees that divide them, on the microbatch and on the layers of a stage, but not on the number of
+microbatches or the schedule. Plans of a search share most of them, so they are lowered and bound once, without transfers,
+reductions and optimizer, which only add to a step. Kernels take their time at the greatest speed that a rank ever has, and
 collectives their uncontended time in the group in which it is shortest.
 """
 
@@ -45,11 +45,11 @@ class SlotTime(NamedTuple):
     kernels_ns: int
     """The sum of its kernels."""
     result_ns: int
-    """From the moment when all that it waits for is there to its result, which the next stage needs."""
+    """From the moment when all its inputs are available to its result, which the next stage needs."""
     ends_ns: int
     """From that moment to the end of its last kernel."""
     result_behind_ns: int
-    """From the end of its last kernel to its result, less than nothing where the result comes first."""
+    """From the end of its last kernel to its result; negative if the result comes first."""
 
     @classmethod
     def least(cls, several: Iterable[SlotTime]) -> SlotTime:
@@ -59,7 +59,7 @@ class SlotTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KnownTimes:
-    """The times of bodies that were met, by their names."""
+    """Cached times of bodies, by their names."""
 
     slots: dict[str, SlotTime] = field(default_factory=dict)
     pairs_ns: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class KnownTimes:
 
 @dataclass(frozen=True, slots=True)
 class SlotTimes:
-    """The times of slots that were met, by what they depend on."""
+    """Cached times of slots, by everything that they depend on."""
 
     known: dict[Hashable, KnownTimes] = field(default_factory=dict)
     kinds: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class PlanSlots:
 
 
 def plan_slots(scenario: Scenario, site: Site, kept: SlotTimes) -> PlanSlots | None:
-    """The slots of a scenario that `feasible.check` has passed; None where its schedule cannot say them without an order."""
+    """The slots of a scenario that `feasible.check` has passed; None if its schedule does not determine them without an order."""
     kinds = slot_kinds(scenario, kept)
     if kinds is None or scenario.plan.shares_vocabulary:
         return None
@@ -165,7 +165,7 @@ def slot_kinds(scenario: Scenario, kept: SlotTimes) -> tuple[str, ...] | None:
 
 
 def kinds_at(schedule: Any, shape: Shape) -> tuple[str, ...] | None:
-    """The kinds of slots of a schedule at a shape; None where it refuses the shape."""
+    """The kinds of slots of a schedule at a shape; None if it does not support the shape."""
     if getattr(schedule, "PAIRS", False):
         return MIXED
     try:
@@ -177,7 +177,7 @@ def kinds_at(schedule: Any, shape: Shape) -> tuple[str, ...] | None:
 
 
 def _key(scenario: Scenario, instances: Sequence[Stage]) -> tuple[object, ...]:
-    """What the times of slots depend on besides their work: what their bodies depend on, and where their groups are."""
+    """The key of the times of slots besides their work: the dependencies of their bodies, and the places of their groups."""
     plan, mesh = derived.placed(scenario), derived.mesh_of(scenario)
     groups = tuple(mesh.groups((axis,)).tobytes() for axis in PLACES if mesh.sizes.get(axis, 1) > 1)
     others = plan.full_sharding, scenario.job, scenario.framework, derived.alone(scenario), groups

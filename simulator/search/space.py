@@ -1,8 +1,7 @@
-"""The space of a search: what each part of a plan may be, read from a file or the documented default, and all its plans.
+"""The space of a search: legal values of each part of a plan, from a file or the documented default, and all its plans.
 
-Every combination of the values is a plan, but for those that are another one by another name: a schedule with a fixed number of
-chunks has that number, and without a pipeline the schedule is 1f1b. A plan has a canonical text; plans that are equally good
-stand in the order of their texts.
+Every combination of the values is a plan, except duplicates under another name: a schedule with a fixed number of chunks has that
+number, and without a pipeline the schedule is 1f1b. A plan has a canonical text; equally good plans are ordered by their texts.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class Choice:
     recompute: str
     split: str
     dp: int | None = None
-    """None: what the other degrees leave of the GPUs."""
+    """None: the GPUs divided by the other degrees."""
     overlap: str = FRAMEWORK
     others: tuple[tuple[str, Any], ...] = ()
     """Other fields of the scenario that the search varies, by their dotted names."""
@@ -109,11 +108,11 @@ class Choice:
 
     @property
     def branch(self) -> tuple[object, ...]:
-        """What plans have in common that differ in their pipelines only."""
+        """The key of the branch: what plans that differ only in their pipelines have in common."""
         return self.others, self.tp, self.cp, self.ep, self.dp, self.microbatch, self.sharding, self.recompute, self.overlap
 
     def plan_fields(self, layers: int) -> dict[str, Any]:
-        """The fields of the plan of a model with so many layers."""
+        """The fields of the plan of a model with `layers` layers."""
         return {
             "tp": self.tp,
             "pp": self.pp,
@@ -129,17 +128,17 @@ class Choice:
 
     @property
     def overlap_fields(self) -> dict[str, bool]:
-        """The fields of the overlap of the plan; none where it is that of the scenario."""
+        """The fields of the overlap of the plan; none if it is that of the scenario."""
         return {} if self.overlap == FRAMEWORK else {axis: axis in self.overlap.split("+") for axis in AXES_BESIDE}
 
     def layout(self, layers: int) -> str | tuple[int, ...]:
-        """The layers of every stage, as a plan says it."""
+        """The layers of every stage, in the form of a plan."""
         stages = self.pp * self.chunks
         if self.split == EVEN or stages < 2 or layers < stages:
             return EVEN
         last = even(layers, stages)[-1] - 1
         share, rest = divmod(layers - last, stages - 1)
-        first = stages - 1 - rest  # the stages behind the embedding have the layers that are left over
+        first = stages - 1 - rest  # the stages after the embedding have the remaining layers
         return (*[share] * first, *[share + 1] * rest, last)
 
 
@@ -152,7 +151,7 @@ def with_values(base: Document, values: Mapping[str, Any] | Sequence[tuple[str, 
 
 
 def space_of(file: str | Path | Mapping[str, Any] | None) -> Space:
-    """The space in a file or a mapping; the default where nothing is named. What a file leaves out is as in the default."""
+    """The space in a file or a mapping; the default if none is named. Omitted parts are as in the default."""
     must_be(file, (str, Path, Mapping, type(None)), "space", "a file or a mapping", 'space={"tp": [4, 8], "microbatch": [1]}')
     if file is None:
         return Space()
@@ -191,7 +190,7 @@ def choice_by(space: Space, axes: Sequence[Axis], pick: Callable[[str, Sequence[
 
 
 def number_of_plans(space: Space, axes: Sequence[Axis]) -> int:
-    """The number of plans of a space, found without any of them."""
+    """The number of plans of a space, computed without listing them."""
     parts = (space.tp, space.cp, space.ep, space.dp or (None,), space.microbatch, space.sharding, space.recompute, space.overlap)
     return len(_pipelines(space)) * prod(map(len, parts)) * prod(len(axis.values) for axis in axes)
 
@@ -203,7 +202,8 @@ def _pipelines(space: Space) -> list[tuple[int, str, int, str]]:
 
 
 def _pipeline(pp: int, schedule: str, chunks: int, split: str) -> tuple[int, str, int, str]:
-    """A pipeline as it is called, whatever it is given: it may have no choice of a schedule, or of the number of chunks."""
+    """A pipeline in canonical form: without stages there is no choice of a schedule, and some schedules fix the number of
+    chunks."""
     if pp == 1:
         return pp, WITHOUT_PIPELINE, 1, EVEN
     return pp, schedule, getattr(catalog.module("schedules", schedule), "CHUNKS", chunks), split

@@ -1,7 +1,7 @@
-"""What is asked about plans of a search, the cheap questions first: are they legal, least memory, bounds, memory, and the step.
+"""Answers to the questions about plans of a search, the cheap ones first: legality, least memory, bounds, memory, and the step.
 
-Each function takes the document of the scenario before its names are resolved, and returns plain data, so that processes can
-answer. What many plans share is kept from one plan to the next: the rest of the scenario, times of kernels and slots, orders.
+Each function takes the document of the scenario before its names are resolved, and returns plain data, so that other processes
+can answer. Shared results are kept from one plan to the next: the rest of the scenario, times of kernels and slots, orders.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .space import EVEN, Choice, with_values
 
 INFEASIBLE, OUT_OF_MEMORY, LEGAL, TOO_LONG = "infeasible", "out of memory", "legal", "too long"
 MOST_LEGAL = 256
-"""Largest number of plans of which the scenario is kept from one question to the next."""
+"""Largest number of plans whose scenario is kept from one question to the next."""
 UNBOUNDED = ("zb-auto", "optimal")
 """Schedules that the bound of an order does not cover."""
 
@@ -57,20 +57,20 @@ class Base:
     document: Document
     trust: bool = False
     search: str = field(default_factory=lambda: uuid4().hex)
-    """The search that it is of: files are read once in each, since they may change between two."""
+    """The number of the search: files are read once in each search, since they may change between two searches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What is known about a plan before its slots are ordered."""
+    """The results of a plan before its slots are ordered."""
 
     status: str
     reason: str = ""
-    """Of an infeasible plan: the field of its first fault."""
+    """For an infeasible plan, the field of its first fault."""
     example: str = ""
     """That fault."""
     memory_bytes: float = 0.0
-    """The least that the fullest GPU needs, or, of a plan that fits, what it needs."""
+    """Lower bound of the bytes of the fullest GPU, or, for a plan that fits, its bytes."""
     branch_ns: int = 0
     """Bound of the step from the kernels of the model alone, which plans of a branch have in common."""
     gpus: int = 0
@@ -80,11 +80,11 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What is known about a plan when its first slots are looked at, and then all of them in their order."""
+    """The results of a plan from its first slots, and then from all of them in order."""
 
     status: str
     memory_bytes: float = 0.0
-    """What the fullest GPU needs; of a plan that does not fit maybe less, what its first slots need."""
+    """The bytes of the fullest GPU; for a plan that does not fit possibly only those of its first slots."""
     bound_ns: int = 0
     reason: str = ""
     example: str = ""
@@ -99,7 +99,7 @@ class Measured:
     memory_bytes: int = 0
     energy_j: float | None = None
     losses: tuple[tuple[str, float], ...] = ()
-    """Seconds of the step by what they are lost to, the greatest first."""
+    """Lost seconds of the step by cause, the largest first."""
     kernels_s: float = 0.0
     """Seconds of the step in which the mean GPU runs kernels."""
     reason: str = ""
@@ -108,7 +108,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """The scenario without the plan of a choice, told apart by its text within a search."""
+    """The scenario without the plan of a choice, identified by its text within a search."""
 
     search: str
     text: str
@@ -118,12 +118,12 @@ class _Rest:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Kept:
-    """What plans have in common: a scenario whose plan is replaced by theirs, and times of slots."""
+    """Shared data of plans: a scenario whose plan is replaced by theirs, and times of slots."""
 
     scenario: Scenario
     times: SlotTimes = field(default_factory=lambda: SlotTimes(rows=KeptRows(of_this_process().slots)))
     legal: Kept = field(default_factory=lambda: Kept(MOST_LEGAL))
-    """By their choices the scenarios of legal plans."""
+    """Choice -> the scenario of a legal plan."""
 
 
 @lru_cache(maxsize=16)
@@ -139,7 +139,7 @@ def _kept(base: Base, choice: Choice) -> _Kept:
 
 
 def read(base: Base, choice: Choice) -> None:
-    """Reads what the plans of a base have in common, which this process then keeps, and the fits of its kernels."""
+    """Reads the shared data of the plans of a base, which this process then keeps, and the fits of its kernels."""
     prices_of(_kept(base, choice).scenario)
 
 
@@ -162,13 +162,13 @@ def _varied(kept: _Kept, choice: Choice) -> Scenario:
 
 
 def _leftovers(scenario: Scenario, choice: Choice) -> dict[str, Any]:
-    """The options that the plan of a choice has no use for, with their defaults; those that the search varies stay."""
+    """The options that do not apply to the plan of a choice, with their defaults; options that the search varies stay."""
     others = tuple(name for name, _ in choice.others)
     return {name: value for name, value in leftovers(scenario).items() if not name.startswith(others)}
 
 
 def _fields(scenario: Scenario, choice: Choice) -> dict[str, Any]:
-    """The fields of the plan of a choice. A word that the scenario states with its options keeps them."""
+    """The fields of the plan of a choice. If the scenario states the same word with options, the options are kept."""
     fields, plan = choice.plan_fields(scenario.model.layers), scenario.plan
     if isinstance(plan.sharding, Sharding) and plan.sharding.kind == choice.sharding:
         fields["sharding"] = plan.sharding
@@ -180,7 +180,7 @@ def _fields(scenario: Scenario, choice: Choice) -> dict[str, Any]:
 
 
 def _in_nodes(scenario: Scenario, choice: Choice) -> Sharding | str:
-    """Sharding within nodes, whose groups hold replicas of each other; the word alone where a node has one rank, or all.
+    """Sharding within nodes, whose groups are replicas of each other; only the word if a node has one rank, or all.
 
     It has the other options of the sharding that the scenario states.
     """
@@ -261,7 +261,7 @@ def _branch_bounds_ns(kept: _Kept, legal: Sequence[tuple[int, Scenario]]) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What is known about the plans of a branch, and the quick bounds of the legal ones if these were asked too."""
+    """The results of the plans of a branch, and the quick bounds of the legal ones if requested."""
 
     weighed: list[Weighed]
     quick_ns: list[int] | None = None
@@ -275,7 +275,7 @@ def looked_at(base: Base, branch: Sequence[Choice], bounds: bool) -> Branch:
 
 
 def quick_bounds_ns(base: Base, branch: Sequence[Choice]) -> list[int]:
-    """The quick bounds of legal plans of a branch, in ns; 0 where nothing is known without the order of slots."""
+    """The quick bounds of legal plans of a branch, in ns; 0 if none is known without the order of slots."""
     kept = _kept(base, branch[0])
     return [_quick_bound_ns(kept, _checked(kept, choice)) for choice in branch]
 
@@ -321,7 +321,7 @@ def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """What the fullest GPU, or node, of a plan lacks, and what would reduce it."""
+    """The memory that the fullest GPU, or node, of a plan lacks, and remedies."""
 
     over_bytes: float
     remedies: str
@@ -341,7 +341,7 @@ def lack_of(base: Base, choice: Choice) -> Lack | None:
 
 
 def least_over_bytes(base: Base, choice: Choice, plan: Weighed) -> float:
-    """What a plan that was weighed lacks at least."""
+    """Lower bound of the memory that a plan lacks, after the first question."""
     return plan.memory_bytes - scenario_of(base, choice).cluster.gpu.memory_bytes
 
 
