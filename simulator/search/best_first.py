@@ -43,7 +43,7 @@ Objective = Literal["step_time", "cost", "energy", "memory", "gpus"]
 Against = Literal["memory", "cost", "gpus"]
 """Quantities of which a Pareto front shows the trade-off against the step time."""
 Value = tuple[float, ...]
-"""Objectives that a search minimises, each with the quantity that decides between plans with equal values."""
+"""The value of a plan, least for the best one: the minimised quantity, then the one that decides between equal plans."""
 SIMULATED, NOT_REACHED, TOO_SLOW = "simulated", "not reached", "too slow for the days"
 BY_KERNELS, BY_BUSY_TIME, BY_BOUND = "slower by its kernels", "slower by its busy time", "slower by its bound"
 MOST_TOGETHER = 64
