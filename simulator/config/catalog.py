@@ -1,7 +1,7 @@
 """The catalog of models, clusters, GPUs, schedules and other named parts, found by file name, without a registry.
 
-To add an entry, add its file. Names take dashes or underscores and any case. A path to a file, or `module:name`, works wherever a
-name does; an object is taken as it is.
+To add an entry, add its file. Names may have dashes or underscores and any case. A path to a file, or `module:name`, is accepted
+wherever a name is; an object is used as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import torch_csv, user_code
 PACKAGE = Path(__file__).resolve().parent.parent
 
 MOST_BYTES = 2**20
-"""Most bytes of a file of the catalog."""
+"""Largest size of a file of the catalog, in bytes."""
 DATA = {
     "models": "workloads/models",
     "clusters": "topologies",
@@ -38,7 +38,7 @@ WITH_UNDERSCORES = ("collectives",)
 """Kinds whose names are written with underscores, as NCCL writes all_reduce; all others have dashes, as in rail-optimized."""
 
 CUT = ", ..."
-"""The end of a hint that lists some of many names."""
+"""The end of a hint that lists only some names."""
 
 
 def folder(kind: str) -> Path:
@@ -78,7 +78,7 @@ def is_table(name: object) -> bool:
 
 
 def is_code(name: object) -> TypeGuard[str]:
-    """Whether a name is `module:name`, `file.py:name` or `file.py`, whose code would have to be imported and is not yet."""
+    """Whether a name is `module:name`, `file.py:name` or `file.py`, whose code has not been imported yet."""
     return type(name) is str and (":" in name or name.endswith(".py")) and not is_table(name)
 
 
@@ -117,7 +117,7 @@ def find(kind: str, name: str) -> Path:
 
 
 def _with_usual_name(kind: str, name: str) -> Path | None:
-    """The file of a name, if it is called as files of its kind are: much quicker than a look at all files of the kind."""
+    """The file of a name, if it has the usual spelling: much faster than listing all files of the kind."""
     stem = plain(name).replace("-", "_") if kind in CODE else plain(name)
     path = folder(kind) / f"{stem}{'.py' if kind in CODE else '.yaml'}"
     return None if stem.startswith("_") or "/" in stem or not os.path.isfile(path) else path
@@ -161,7 +161,7 @@ def headline(path: Path) -> str:
     return first.decode("utf-8").strip().strip('#"').strip()
 
 
-# What others call a GPU -----------------------------------------------------------------------------------------------------
+# Other names of GPUs --------------------------------------------------------------------------------------------------------
 
 WORD = re.compile(r"[a-z0-9]+")
 NOISE = re.compile(

@@ -26,8 +26,7 @@ MOST_GPUS = 2**20
 MOST_NICS = 1024
 MOST_SITES = 64
 PCIE_BYTES_PER_S = 63.0 * GB
-"""Bandwidth from GPU to NIC, unless stated: PCIe 5.0 x16, or the rate of the NICs if faster, since servers are built for that
-rate."""
+"""Default bandwidth from GPU to NIC: PCIe 5.0 x16, or the rate of the NICs if faster, since servers are built for that rate."""
 SOMETIMES = (
     "dims", "node_dims", "radix", "spines", "dragonfly", "box", "wan", "vertices", "links", "routing", "oversubscription",
 )  # fmt: skip
@@ -218,13 +217,13 @@ class ClusterFile(Declared):
 
     @classmethod
     def prepared(cls, data: Any) -> Any:
-        """A graph given by hand says itself what is in a node."""
+        """An explicit graph determines itself what is in a node."""
         is_explicit = isinstance(data, dict) and isinstance(data.get("shape"), str) and catalog.plain(data["shape"]) == "explicit"
         return {"intra_node": None, **data} if is_explicit else data
 
     @property
     def shape_name(self) -> str:
-        """The shape as it is called in the catalog; without one, rails, or what the single node is."""
+        """The shape's name in the catalog; by default rail-optimized, or the shape of a single node."""
         if self.shape:
             return catalog.called(self.shape)
         return "rail-optimized" if self.nodes > 1 else self.inside_name
@@ -240,7 +239,7 @@ class ClusterFile(Declared):
 
     def contradictions(self) -> Iterator[Contradiction]:
         if catalog.is_code(self.shape):
-            return  # which was not imported: nothing is known of such a shape
+            return  # a shape of user code that was not imported: nothing is known about it
         if self.nodes * self.gpus_per_node > MOST_GPUS:
             message = f": {self.nodes} x {self.gpus_per_node} GPUs are more than one simulation takes"
             yield "nodes", message, f"at most {max(1, MOST_GPUS // self.gpus_per_node)}"
@@ -257,7 +256,7 @@ class ClusterFile(Declared):
             yield from explicit_graph.contradictions(self.vertices or (), self.links or (), self.nodes, self.gpus_per_node)
 
     def _stated_twice(self) -> Iterator[Contradiction]:
-        """Fields that say of an explicit graph what its links say; `fabric: ideal` says what holds anyway."""
+        """Fields that repeat what the links of an explicit graph determine; `fabric: ideal` is redundant but allowed."""
         for name in ("intra_node", "inter_node", "fabric"):
             if (given := getattr(self, name)) is not None and given is not IDEAL:
                 hint = "leave it out, or write null where a named cluster has it"
@@ -297,7 +296,7 @@ class ClusterFile(Declared):
             yield "intra_node", message, '"cube-mesh 6x25 GB/s" (V100) or "cube-mesh 4x20 GB/s" (P100)'
 
     def _hosts(self) -> Iterator[Contradiction]:
-        """Links to hosts that the shape does not have, or has already."""
+        """Faults of links to hosts that the shape does not support, or has already."""
         if not self.host:
             return
         if self.shape_name == "explicit":

@@ -27,7 +27,7 @@ def data_parallel_degree(scenario: Scenario) -> int:
 
 
 def has_whole_degrees(scenario: Scenario) -> bool:
-    """Whether the GPUs divide by the other degrees where the plan leaves dp open. Else there is no data-parallel degree."""
+    """Whether the GPUs divide by the other degrees if the plan leaves dp open. Otherwise there is no data-parallel degree."""
     plan = scenario.plan
     return bool(plan.dp) or not scenario.cluster.gpus % (plan.tp * plan.pp * plan.cp)
 
@@ -67,15 +67,15 @@ def peak_flop_per_s(scenario: Scenario) -> float:
 
 
 def with_microbatches(scenario: Scenario, number: int) -> Scenario:
-    """The scenario with a batch of so many microbatches, or parts of them where sequences are split, for each replica."""
+    """The scenario with a batch of `number` microbatches per replica, or parts of them if sequences are split."""
     job = scenario.job
     batch = number // scenario.plan.splits * data_parallel_degree(scenario) * job.microbatch_size
     return replace(scenario, job=replace(job, global_batch=batch))
 
 
 def with_usual_plan(scenario: Scenario) -> Scenario:
-    """The scenario, with sharding and recomputation as its framework chooses them where its plan leaves them open, with groups of
-    hsdp, and with the number format of gradients that the framework chooses for the job.
+    """The scenario with its framework's choice of sharding and recomputation if its plan leaves them open, with groups of hsdp,
+    and with the number format of gradients that the framework chooses for the job.
     """
     plan, framework = scenario.plan, scenario.framework
     usual, gradients = framework.plan, framework.gradients_of(scenario.job)
@@ -97,14 +97,14 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
     fidelity = scenario.fidelity
     if fidelity.overlap is None:
         uneven = bool(scenario.model.experts) and plan.ep > 1 and plan.moe.routing != "balanced"
-        own_rows = uneven and plan.moe.ranks == "each"  # kernels are not merged then: ten times the tasks
+        own_rows = uneven and plan.moe.ranks == "each"  # kernels are then not merged: ten times as many tasks
         fidelity = replace(fidelity, overlap="free" if fidelity.collectives == "stepwise" or own_rows else "slowed")
     same = plan is scenario.plan and fidelity is scenario.fidelity
     return scenario if same else replace(scenario, plan=plan, fidelity=fidelity)
 
 
 def _with_groups_in_nodes(plan: Plan, scenario: Scenario) -> Plan:
-    """A plan with hsdp, with groups of the data-parallel ranks of a node where a node has several but not all of them."""
+    """A plan with hsdp, whose groups are the data-parallel ranks of a node if a node has several but not all of them."""
     group = data_parallel_ranks_in_node(scenario)
     if group is None or not 1 < group < data_parallel_degree(scenario):
         return plan
@@ -113,8 +113,8 @@ def _with_groups_in_nodes(plan: Plan, scenario: Scenario) -> Plan:
 
 
 def data_parallel_ranks_in_node(scenario: Scenario) -> int | None:
-    """The most data-parallel ranks in a row that share a node, into which all groups of such ranks divide. None if the degrees,
-    the rank order or the placement do not fit the GPUs, which other checks refuse.
+    """The largest number of consecutive data-parallel ranks that share a node and into which all data-parallel groups divide.
+    None if the degrees, the rank order or the placement do not fit the GPUs, which other checks refuse.
     """
     plan, cluster = scenario.plan, scenario.cluster
     try:
@@ -128,15 +128,15 @@ def data_parallel_ranks_in_node(scenario: Scenario) -> int | None:
 
 
 def _usual_sharding(scenario: Scenario) -> Kind:
-    """The sharding of the framework, where there is something to divide. Only zero1 divides state among the two copies of a stage
-    that both directions of a schedule have."""
+    """The sharding of the framework, if there is state to divide. Only zero1 divides state among the two copies of a stage that
+    schedules of two directions have."""
     usual = scenario.framework.plan.sharding
     divides = divisible_state(scenario) if usual == "zero1" else not all(alone(scenario))
     return usual if divides else "none"
 
 
 def _listed(scenario: Scenario, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those names that operators in the layers of the model have."""
+    """The names in the list that operators in the layers of the model have."""
     model = scenario.model
     layers = (model.block.layer(model, batch=1, seq=1, element_bytes=1, number=number) for number in model.kinds.values())
     known = {op.name for operators in layers for op in operators}
@@ -171,9 +171,9 @@ def mesh_of(scenario: Scenario) -> Mesh:
 
 
 def placed(scenario: Scenario) -> Plan:
-    """The plan, with the content of the file that it names, and with what depends on the nodes where it is left open: for DeepEP
-    the number of ranks of a group of experts that share a node, for cp_kind mixed the number of ranks of a node that can divide
-    the heads.
+    """The plan, with the content of the file that it names, and with open fields that depend on the nodes: for DeepEP the number
+    of ranks of an expert-parallel group that share a node, for cp_kind mixed the number of ranks of a node that can divide the
+    heads.
     """
     plan = scenario.plan
     if token_shares.is_file(plan.moe.routing):
@@ -194,14 +194,14 @@ def nodes_of_groups(scenario: Scenario, axis: str) -> Array:
 
 
 def neighbours(nodes: Array) -> list[int]:
-    """The numbers of members that groups divide into, of which each so many in a row share a node in every group."""
+    """The divisors n of the group size for which n consecutive members always share a node, in every group."""
     size = nodes.shape[1]
     runs = {n: nodes.reshape(-1, n) for n in range(1, size + 1) if size % n == 0}
     return [n for n, of in runs.items() if (of == of[:, :1]).all()]
 
 
 def cluster_of(scenario: Scenario) -> Cluster:
-    """The cluster, with the memory of its hosts in its graph where the plan copies data there."""
+    """The cluster; with the memory of its hosts in its graph if the plan copies data there."""
     return replace(scenario.cluster, joins_hosts=True) if scenario.plan.offloading.copies else scenario.cluster
 
 
@@ -212,7 +212,7 @@ def gpus_of(scenario: Scenario) -> Array:
 
 
 def parts_of_heads(scenario: Scenario) -> list[int]:
-    """Numbers of context-parallel ranks, from two on, among which heads divide: each has whole key heads, or a copy of one."""
+    """Numbers of context-parallel ranks, from 2, among which heads can be divided: each has whole key heads, or a copy of one."""
     plan, model = scenario.plan, scenario.model
     heads, kv_heads = model.heads // plan.tp, max(1, model.kv_heads // plan.tp)
     return [n for n in range(2, plan.cp + 1) if not plan.cp % n and not heads % n and not (kv_heads % n and n % kv_heads)]

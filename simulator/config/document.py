@@ -25,7 +25,7 @@ MOST_BYTES = 2**20
 MOST_VALUES = 100_000
 MOST_DEPTH = 50
 MOST_DIGITS, MOST_DIGITS_OF_INDEX = 1000, 9
-"""Most digits of a whole number, and of an index of a list."""
+"""Largest number of digits of a whole number, and of an index of a list."""
 MOST_LISTED = 6
 Place = tuple[str | int, ...]
 """The place of a value in a document: the keys and indices from the root."""
@@ -77,7 +77,7 @@ class Document:
         return str(self._origin(place) or "")
 
     def _origin(self, place: Place) -> Mark | None:
-        """The nearest mark; of a mapping that a setting made, the setting."""
+        """The nearest mark; for a mapping that a setting created, the setting."""
         within = (mark for at, mark in self.marks.items() if place not in self.marks and at[: len(place)] == place)
         return next(within, self.mark(place))
 
@@ -275,7 +275,7 @@ def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> UserError:
     line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return UserError("not YAML: a tab in the indentation", where=where, hint="indent with spaces")
-    if "nesting depth" in problem:  # libyaml since 0.2.6 refuses a thousand levels before it gives the first event
+    if "nesting depth" in problem:  # libyaml since 0.2.6 refuses a thousand levels before the first event
         return _too_deep(where)
     if "another document" in problem:
         return UserError("a second document starts here", where=where, hint="one scenario to a file, without ---")
@@ -294,8 +294,8 @@ def scalar(text: str) -> Any:
 
 
 def _thousands(pairs: Sequence[tuple[yaml.Node, yaml.Node]]) -> list[str]:
-    """The further groups of digits of a number with thousands separators, the value of the first entry: in a mapping in braces a
-    comma ends the value, and they become keys without values, such as 096 of `{length: 4,096}`."""
+    """The groups of digits after the first comma of a number with thousands separators. In a mapping in braces the comma ends the
+    value, so these groups become keys without values, such as 096 in `{length: 4,096}`."""
     (_, value), *behind = pairs
     if not _plain_match(_FIRST_DIGITS, value):
         return []
@@ -356,7 +356,7 @@ class _Builder:
                     hint = f"numbers are written without thousands separators: {digits}"
                     at = _mark(self.name, value_node.start_mark)
                     self._fault(f"{shown(said)} is no number: the comma ends the value of {shown(key)}", at, hint)
-                    list(islice(pairs, len(groups)))  # which are no keys
+                    list(islice(pairs, len(groups)))  # these groups of digits are not keys
         return data
 
     def _fault(self, message: str, where: Mark, hint: str = "") -> None:

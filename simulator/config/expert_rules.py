@@ -1,4 +1,4 @@
-"""Rules of models with experts: degrees that divide the experts and the ranks, and options that go together."""
+"""Rules of models with experts: degrees that divide the experts and the ranks, and consistent options."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ GRAMMARS: Grammars = {"collective": Grammar(_algorithm, "ring"), "fabric_name": 
 
 
 IDEAL = Fabric("ideal", "Theoretical: links reach their nominal rate and latency; no measurement is used.", "theoretical", "")
-"""The fabric of a cluster whose links are taken at their face value."""
+"""The fabric of a cluster whose links are taken at their nominal bandwidth and latency."""
 Loader = Callable[[str], Fabric]
 
 

@@ -54,7 +54,7 @@ from .scenario import GRAMMARS, Perturb, Scenario, exact_routing, schedule
 from .vocabulary_rules import faults_of_vocabulary
 
 MOST_LAYER_SLOTS = 400_000
-"""Most layers x microbatches of a replica that one simulation takes, for its memory and its run time."""
+"""Largest product of layers and microbatches of a replica in one simulation, which limits its memory and run time."""
 LONGEST_MICROBATCH_S = 24 * 3600
 """Longest time of one microbatch of the whole model on one GPU, in seconds. Below this limit every duration fits the clock."""
 
@@ -62,8 +62,8 @@ Found = Iterator[Contradiction]
 
 
 def check(scenario: Scenario, whole: Cluster | None = None) -> Scenario:
-    """Checks a scenario, and returns it with what its framework chooses where its plan leaves it open. The cluster of a job
-    beside others is a part of a `whole` one, and need not be possible by itself.
+    """Checks a scenario, and returns it with its framework's choices for what its plan leaves open. With several jobs, the
+    cluster of a job is a part of the `whole` one, and need not be possible by itself.
 
     Raises `UserError` with every fault of the scenario, each with its place in the file if the value came from a file.
     """
@@ -86,7 +86,7 @@ def check(scenario: Scenario, whole: Cluster | None = None) -> Scenario:
 
 
 def faults_beside_jobs(scenario: Scenario) -> list[Fault]:
-    """Faults of what several jobs share beside their cluster: the perturbations of a scenario that has the whole cluster."""
+    """Faults of inputs that several jobs share besides their cluster: the perturbations of a scenario with the whole cluster."""
     found = [*faults_of_perturbed_ranks(scenario)]
     if not [*_cluster(scenario, None)]:
         found += faults_of_perturbed_links(scenario, alone=False)
@@ -153,13 +153,13 @@ def _degrees(scenario: Scenario, whole: Cluster | None = None) -> Found:
         yield "plan.dp", f"{product} = {asked} leaves {gpus - asked} of {gpus} GPUs idle", hint
     elif gpus % fixed:
         near = [n for n in range(fixed, 0, -1) if gpus % n == 0][:1] + [n for n in range(fixed, gpus + 1) if gpus % n == 0][:1]
-        divides = not gcd(scenario.model.heads, scenario.model.ffn_hidden) % plan.tp  # else no number of nodes helps
+        divides = not gcd(scenario.model.heads, scenario.model.ffn_hidden) % plan.tp  # otherwise no number of nodes helps
         hint = f"a product of {' or '.join(map(str, near))}" + f", or {by_gpus}" * divides
         yield "plan", f"{gpus} GPUs do not divide by {product} = {fixed}", hint
 
 
 def _owner(scenario: Scenario, whole: Cluster | None) -> str:
-    """What has the GPUs of a scenario, in a message: its cluster, or a job on a part of a `whole` one."""
+    """The owner of the GPUs of a scenario, for messages: its cluster, or a job on a part of a `whole` one."""
     return "the job" if whole else scenario.cluster.name
 
 
@@ -324,7 +324,7 @@ def _placed(scenario: Scenario, whole: Cluster | None = None) -> Found:
 def _cluster(scenario: Scenario, whole: Cluster | None) -> Found:
     """Faults that only the shape of the cluster, of which a scenario may have a part, can detect."""
     try:
-        (whole or scenario.cluster).wiring  # noqa: B018 - the shape says what it cannot wire
+        (whole or scenario.cluster).wiring  # noqa: B018 - raises what the shape cannot wire
     except UserError as error:
         yield "cluster.shape", error.faults[0].message, error.hint
 

@@ -15,7 +15,7 @@ GENERIC = (
     ("megatron", ("megatron-lm", "megatron-core")), ("mcore", ("megatron-core",)), ("deepspeed", ("deepspeed",)),
     ("jax", ("maxtext", "paxml")), ("xla", ("maxtext", "paxml")), ("", ("pytorch",)),
 )  # fmt: skip
-"""Families that stand for software of a kind, by a word in its name; the last ones stand for any software."""
+"""Word in the name of a program -> generic families for such programs; the last entry is for any software."""
 NAME = re.compile(r"(.*?)-?(20\d\d)?")
 DATE = re.compile(r"(20\d\d)(?:-(0[1-9]|1[0-2])(?:-\d\d)?)?")
 
@@ -47,7 +47,7 @@ def _family_and_year(name: str) -> tuple[str, str]:
 
 
 def _years(date: str) -> float:
-    """A date in years: the middle of a month, or of a year; of no date, later than any file."""
+    """A date in years: the middle of a month, or of a year; without a date, later than any file."""
     if not date:
         return 9999.0
     found = DATE.fullmatch(date.strip())

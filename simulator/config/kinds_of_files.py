@@ -1,4 +1,4 @@
-"""Files of another kind than the one that was asked for, such as a scenario in place of a cluster, told by their keys."""
+"""Detection, by keys, of files of another kind than the requested one, such as a scenario in place of a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .document import Document
 from .scenario import ScenarioFile
 
 LEAST_KEYS = 2
-"""Fewest keys by which a file is taken for another kind."""
+"""Fewest known keys by which a file counts as another kind."""
 
 
 class Kind(NamedTuple):
@@ -24,7 +24,7 @@ class Kind(NamedTuple):
     noun: str
     schema: type[Declared]
     use: str
-    """What takes such a file."""
+    """The command or field that takes such a file."""
 
 
 KINDS: Mapping[str, Kind] = {
@@ -46,6 +46,6 @@ def refuse_other_kind(document: Document, wanted: str) -> None:
 
 
 def _known(kind: str) -> set[str]:
-    """The keys that a file of a kind may have at its top."""
+    """The keys that a file of a kind may have at its top level."""
     schema = KINDS[kind].schema
     return {*keys(schema), *schema.comments, *schema.before}

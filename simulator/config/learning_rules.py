@@ -1,4 +1,4 @@
-"""Rules of what learns and how: adapters and frozen layers, optimizers, documents that share a sequence."""
+"""Rules of training: adapters and frozen layers, optimizers, documents that share a sequence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHOLE_MATRICES = ("none", "zero1")
 
 
 def faults_of_learning(scenario: Scenario) -> Found:
-    """Faults of frozen layers, and of what a plan does not combine with parameters that do not learn."""
+    """Faults of frozen layers, and of plans that cannot be combined with frozen parameters."""
     job, model, plan = scenario.job, scenario.model, scenario.plan
     if job.frozen_layers > model.layers:
         message = f"{model.name} has {model.layers} layers, fewer than {job.frozen_layers}"

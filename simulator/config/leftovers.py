@@ -1,8 +1,8 @@
-"""Leftovers: options of a plan that meant something beside what has changed since, and that the plan has no use for now.
+"""Leftovers: options of a plan that no longer apply after other fields of the plan were changed.
 
 A search, an explanation and an advice change some fields of a scenario's plan and keep the others. Without context parallelism
-there is no kind of it, without expert parallelism no tokens are routed unevenly, and a schedule may take no group. The checks
-refuse such options where a person states them; whoever changes a plan for a person puts them back to their defaults.
+its kind does not apply, without expert parallelism uneven routing does not, and a schedule may not support groups. The checks
+refuse such options if a user states them; code that changes a user's plan resets them to their defaults.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def options_used(scenario: Scenario) -> tuple[str, ...]:
 
 
 def leftovers(scenario: Scenario) -> dict[str, Any]:
-    """The fields of a plan that it has no use for, by their names in a scenario, with their defaults."""
+    """The fields of a plan that do not apply to it, by their names in a scenario, with their defaults."""
     usual = Plan()
     found = {f"plan.{name}": getattr(usual, name) for name in _unused_fields(scenario)}
     plan, usual_moe = scenario.plan, Moe()
@@ -72,5 +72,5 @@ def _with(of: Any, path: list[str], value: Any) -> Any:
 
 
 def completed(scenario: Scenario, change: Mapping[str, Any]) -> dict[str, Any]:
-    """A change of a scenario, with the options that the changed plan has no use for."""
+    """A change of a scenario, completed with resets of options that do not apply to the changed plan."""
     return {**change, **{name: value for name, value in leftovers(changed(scenario, change)).items() if name not in change}}

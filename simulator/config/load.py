@@ -30,7 +30,7 @@ from .tenancy import Tenancy, tenancy
 def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False) -> Scenario | Tenancy:
     """The scenario in a file (or of a name in the catalog), changed by settings such as "plan.tp=4".
 
-    Code that files name (`file.py`, `file.py:name`, `module:name`) is refused, unless `trust` says that it may be imported.
+    Code that files name (`file.py`, `file.py:name`, `module:name`) is refused, unless `trust` allows the import.
     """
     return _read_scenario(document_of(path, settings), Trust(trust))
 
@@ -117,7 +117,7 @@ def _set(document: Document, setting: str) -> Document:
     mark = Mark(f"{origin}={text if len(text) <= MOST_SHOWN else shown(text)}")
     try:
         value = typed(text, origin)
-    except UserError as error:  # whose lines and columns are not those of what was typed
+    except UserError as error:  # its lines and columns are not those of the typed text
         raise UserError(faults=[replace(fault, where=str(mark)) for fault in error.faults]) from None
     with placed(origin):
         return document.changed(place_of(".".join(parts)), value, mark)

@@ -1,4 +1,4 @@
-"""Rules of what the ranks keep: groups that divide the state of the model, and activations that are recomputed."""
+"""Rules of the memory of ranks: groups that divide the state of the model, and activations that are recomputed."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def faults_of_recomputed_operators(scenario: Scenario) -> Found:
 
 
 def _rotated_queries(operators: Sequence[BlockOp]) -> dict[str, str]:
-    """The operators that make queries alone, each with the operator right before attention, which rotates the queries.
+    """The operators that produce only queries, each with the operator right before attention, which rotates the queries.
 
-    Attention keeps the queries as rotated, and operators of keys and values lie between.
+    Attention keeps the rotated queries; operators of keys and values are in between.
     """
     ends = (before for before, op in pairwise(operators) if isinstance(op.forward, Attention))
     last = next(ends, None)

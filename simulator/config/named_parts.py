@@ -44,7 +44,7 @@ class Named(NamedTuple):
     """Function from other names of the part to its name in the catalog."""
 
     def described_by(self, inner: Mapping[str, Any]) -> bool:
-        """Whether a mapping has all required keys of the part: of an explicit graph those without the inside of a node."""
+        """Whether a mapping has all required keys of the part; an explicit graph needs no inside of a node."""
         return self.schema is not None and {*required(self.schema)} <= {*self.schema.prepared(inner)}
 
 
@@ -138,7 +138,7 @@ def located(document: Document) -> Document:
 
 @dataclass(slots=True)
 class Trust:
-    """Whether files may name code, and whether what stands in no file was typed by the user; the code imported so far."""
+    """Whether files may name code, whether names outside of files were typed by the user, and the code imported so far."""
 
     files: bool = False
     typed: bool = True

@@ -1,4 +1,4 @@
-"""Rules of plans that keep data in the memory of the host: what it takes to copy data there, and what is not modelled."""
+"""Rules of plans that keep data in the memory of the host: requirements of the copies, and unsupported combinations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Found = Iterator[Contradiction]
 
 
 def faults_of_offload(scenario: Scenario) -> Found:
-    """Faults of what the host keeps, besides activations."""
+    """Faults of the offload of state (everything besides activations)."""
     plan, offload, cluster = scenario.plan, scenario.plan.offloading, scenario.cluster
     if not offload.copies:
         return

@@ -1,4 +1,4 @@
-"""Perturbations: ranks and links that are not there, and links that would carry more than their capacity."""
+"""Rules of perturbations: ranks and links that do not exist, and links that would carry more than their capacity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .scenario import Scenario
 
 
 def faults_of_perturbed_ranks(scenario: Scenario) -> Iterator[Contradiction]:
-    """Ranks that are not there."""
+    """Faults of ranks that do not exist."""
     last = scenario.cluster.gpus - 1
     for i, p in enumerate(scenario.perturb):
         if p.rank is not None and p.rank > last:
@@ -19,7 +19,7 @@ def faults_of_perturbed_ranks(scenario: Scenario) -> Iterator[Contradiction]:
 
 
 def faults_of_perturbed_links(scenario: Scenario, *, alone: bool = True) -> Iterator[Contradiction]:
-    """Links that are not there, and links with more than their capacity, which only a scenario of one job can have."""
+    """Faults of links that do not exist, and of links with more than their capacity, which only one job alone may set."""
     for i, p in enumerate(scenario.perturb):
         if p.capacity is not None and p.capacity > 1 and scenario.fidelity.collectives != "stepwise":
             message = f"only stepwise simulates a link that carries more than its capacity, {p.capacity:g} times here"

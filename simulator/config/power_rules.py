@@ -1,4 +1,4 @@
-"""Power: limits that are refused or have no effect, and energy that is not known."""
+"""Rules of power: limits that are refused or have no effect, and energy that is not known."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .scenario import Scenario
 
 
 def faults_of_power(scenario: Scenario, *, alone: bool = True) -> Iterator[Contradiction]:
-    """A limit of power for which the law of power is not taken to hold, and a price of energy that is not known, as it is not
-    for a job beside others.
+    """Faults of power limits outside the range of the power model, and of a price of energy where the energy is not known, as
+    for one of several jobs.
     """
     gpu, idle_w = scenario.cluster.gpu, architecture(scenario.cluster.gpu).idle_w
     if 0 < gpu.tdp_w <= idle_w:
@@ -31,7 +31,7 @@ def faults_of_power(scenario: Scenario, *, alone: bool = True) -> Iterator[Contr
 
 
 def without_effect(scenario: Scenario) -> str:
-    """The reason why the limit of power of a GPU changes nothing; empty if it does change kernels."""
+    """The reason why the power limit of a GPU has no effect; empty if it has one."""
     gpu = scenario.cluster.gpu
     if scenario.fidelity.power == "burst":
         return "a burst is too short for it"
@@ -41,6 +41,6 @@ def without_effect(scenario: Scenario) -> str:
 
 
 def _acts(gpu: Gpu) -> bool:
-    """Whether fits exist that hold at another limit of power."""
+    """Whether fits exist that are valid at another power limit."""
     owners = shipped_fits.shipped().gpus.values()
     return any(power.acts(gpu, power.reference_w(gpu, owner)) for owner in owners)

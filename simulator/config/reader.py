@@ -20,7 +20,7 @@ from .document import Document, Place, dotted, place_of
 from .suggestions import meant, plain, true_or_false, unknown_key, whole_number
 
 MOST_FAULTS_WITH_HINTS = 1000
-"""Most faults of a file with a hint at the intended key; further faults have no hint."""
+"""Largest number of faults of a file with a hint at the intended key."""
 T = TypeVar("T", bound=Declared)
 
 
@@ -248,7 +248,7 @@ class _Checker(_Reader):
     quantity = staticmethod(checked)
 
     def choice(self, field: Form, data: Any) -> str | None:
-        """None: what was made in Python is calculated with as it stands."""
+        """None: values made in Python are used unchanged."""
         return None
 
     lists = (list, tuple)

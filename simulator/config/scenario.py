@@ -88,7 +88,7 @@ class Perturb(Declared):
         return what + begins + ("" if self.until_s is None else f"{' ' if begins else ', '}until {show_s(self.until_s)}")
 
     def target(self, placement: Sequence[int] | None) -> str:
-        """What changes: a link, a rank, or where the ranks are placed by a list, a GPU with the rank on it."""
+        """The changed element: a link, a rank, or, if a list places the ranks, a GPU with the rank on it."""
         if self.rank is None:
             return str(self.link)
         if placement is None or self.rank not in placement:
@@ -167,7 +167,7 @@ def rank_order(text: Any) -> str:
 
 
 def routing(value: Any) -> str | Shares:
-    """What `exact_routing` takes, or the word of a routing in any case."""
+    """A value that `exact_routing` accepts, or the word of a routing in any case."""
     return exact_routing(meant(value, ROUTINGS) or value)
 
 
@@ -250,7 +250,7 @@ def json_schema() -> dict[str, Any]:
     cluster = schema["properties"]["cluster"]
     for owner, key in ((cluster, "gpu"), (schema, "model"), (schema, "cluster"), (schema, "framework")):
         section = owner["properties"][key]
-        section.pop("required", None)  # which the file of that name may say
+        section.pop("required", None)  # the named file may have them
         owner["properties"][key] = {"anyOf": [named, section]}
     schema.pop("required")
     schema["properties"]["extends"] = {"type": "string", "description": "a scenario that this one changes"}

@@ -38,7 +38,7 @@ PROFILE: Place = (*GPU.place, "profile")
 AS_IT_SHIPS = "as it ships"
 """Suffix of the GPU name of shipped fits where a profile of the same GPU model is in use too."""
 PLAIN = re.compile(r"[a-z][a-z0-9]*([-_.][a-z0-9]+)*")
-"""A name that YAML reads as text without quotes."""
+"""A name that YAML reads as a string without quotes."""
 DIGITS, HASH_DIGITS = 4, 12
 DTYPES = ("fp32", "tf32", "bf16", "fp16", *NARROW_BYTES, "mxfp4")
 """Formats of kernels that tables hold."""
@@ -184,12 +184,12 @@ def flow(value: Any) -> str:
     return str(int(rounded)) if rounded == int(rounded) else f"{value:.{DIGITS}g}"
 
 
-# Fits that ship, and those of one's own -------------------------------------------------------------------------------------
+# Shipped fits, and those of users -------------------------------------------------------------------------------------------
 
 
 @cache
 def shipped() -> FitLibrary:
-    """All shipped fits, and the GPUs of the catalog on which the fits were measured; a file is read when it is asked for."""
+    """All shipped fits, and the GPUs of the catalog on which the fits were measured; files are read on demand."""
     files = {path.stem: path for path in sorted(folder().glob("*.yaml"))}
     return FitLibrary(WhenAsked(files, lambda gpu: load(files[gpu])[1]), WhenAsked(files, _of_the_catalog))
 

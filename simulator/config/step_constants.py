@@ -1,7 +1,7 @@
 """Global constants of a step, beyond those of kernels, collectives and power: all numbers that were fitted to whole steps.
 
-They are few, and each says how it was obtained, how sure it is and what moves when it moves. None belongs to a source, a model or
-a GPU.
+There are few, and each states how it was obtained, its interval and what it affects. None is specific to a source, a model or a
+GPU.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def step_constants() -> dict[str, StepConstant]:
 
 
 def text_with(constant: StepConstant) -> str:
-    """The text of that file, with one constant written anew."""
+    """The text of that file, with a new value of one constant."""
     return HEAD + "".join(map(_entry, {**step_constants(), constant.name: constant}.values()))
 
 
@@ -64,7 +64,7 @@ def _entry(constant: StepConstant) -> str:
 
 
 def arithmetic() -> float:
-    """Factor on the times of GEMMs, attention and experts in a step, over their times in an endless loop of themselves."""
+    """Factor on the times of GEMMs, attention and experts in a step, relative to a sustained loop of the same kernel."""
     return step_constants()["arithmetic in a step"].value
 
 

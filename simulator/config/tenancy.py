@@ -53,7 +53,7 @@ def tenancy(document: Document, trust: Trust) -> Tenancy:
     if not isinstance(entries, list) or not entries:
         hint = "jobs: [{name: a, gpus: 8, ...}]"
         raise UserError(faults=[*faults, Fault("jobs should be a list of jobs", hint, document.where(("jobs",)))])
-    with suppress(UserError):  # no code is imported before all jobs were looked at; each job raises again what is refused in it
+    with suppress(UserError):  # no code is imported before all jobs were checked; each job then raises its own refusals again
         trust.refuse(document, [("jobs", i, *place) for i in range(len(entries)) for place in CODE])
         trust.refuse(resolved(document, CLUSTER))
     for i, entry in enumerate(entries):
@@ -148,7 +148,7 @@ def _misnamed(document: Document, entries: Sequence[Any]) -> list[Fault]:
 def _part(cluster: Cluster, chosen: Sequence[int], where: str) -> tuple[Cluster, tuple[int, ...]]:
     """The part of a cluster that a job uses, as nodes of equally many GPUs, and the GPUs of the job node by node.
 
-    Nodes of which the job has unequal numbers of GPUs are taken for several smaller ones.
+    If the job has unequal numbers of GPUs on its nodes, they count as several smaller nodes.
     """
     gpus, of_node = len(chosen), Counter(gpu // cluster.gpus_per_node for gpu in chosen)
     if len(set(of_node.values())) > 1 and gpus > cluster.gpus_per_node and gpus % cluster.gpus_per_node:
@@ -161,7 +161,7 @@ def _part(cluster: Cluster, chosen: Sequence[int], where: str) -> tuple[Cluster,
 
 
 def _renumbered(plan: Plan, chosen: Sequence[int], by_node: Sequence[int]) -> Plan:
-    """The plan of a job whose GPUs were chosen in one order and are numbered in another; a placement that is wrong stays."""
+    """The plan of a job whose GPUs were chosen in one order and are numbered in another; an illegal placement is not changed."""
     if tuple(chosen) == tuple(by_node) or (plan.placement and not set(plan.placement) <= {*range(len(chosen))}):
         return plan
     number = {gpu: at for at, gpu in enumerate(by_node)}

@@ -31,8 +31,8 @@ def is_file(routing: object) -> bool:
 
 
 def read(path: str | Path) -> Shares:
-    """The share of every expert, from the first on; a list for each layer where the file has several. Raises `UserError` with
-    every fault, each with its line.
+    """The share of every expert in order; a list for each layer if the file has several. Raises `UserError` with every fault,
+    each with its line.
     """
     raw = read_bounded(path, MOST_BYTES, "shares of tokens", f"name {FORMAT}")
     check_count(raw, b",\n\r", 4 * MOST_SHARES, path, "shares of tokens")
@@ -64,7 +64,7 @@ def read(path: str | Path) -> Shares:
 
 
 def _fault(row: Sequence[str], columns: int, found: dict[int, dict[int, float]]) -> tuple[str, str] | None:
-    """What is wrong with a row of a table, and a hint."""
+    """The fault of a row of a table, and a hint."""
     if len(row) != columns:
         return f"{len(row)} cells", "two: expert and tokens" if columns == len(COLUMNS) else "three: layer, expert and tokens"
     for what, cell in zip((LAYER, "expert")[-columns + 1 :], row, strict=False):
@@ -85,7 +85,7 @@ def _is_number(cell: str) -> bool:
 
 
 def checked(values: Any, where: str = "") -> Shares:
-    """Shares of a list, or of a list for each layer. Raises `UserError` for what is no list of shares."""
+    """Shares of a list, or of a list for each layer. Raises `UserError` for anything else."""
     if isinstance(values, (list, tuple)) and any(isinstance(of, (list, tuple)) for of in values):
         return tuple(_checked(of, where) for of in values)
     return _checked(values, where)

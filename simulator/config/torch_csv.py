@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OVERLAPPED = "OVERLAP_F_B"
 MOST_BYTES = 2**26
 MOST_CELLS = 1_000_000
-"""Most cells of a file; this many take about 7 s and 600 MB."""
+"""Largest number of cells of a file, which take about 7 s and 600 MB."""
 _SLOT = re.compile(r"([0-9]{1,7})([FBIW])([0-9]{1,7})")
 _PAIR = re.compile(rf"\(([^();]*);([^();]*)\){OVERLAPPED}")
 _COMMUNICATION = re.compile(r"[0-9]+(SEND_[FB]|RECV_[FB]|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
@@ -165,7 +165,7 @@ def _slot(content: str) -> Slot | None:
     return Slot(found[2], int(found[1]), int(found[3])) if found else None
 
 
-# What must hold of all cells together: the same as `program.layout.check`, with places in the file --------------------------
+# Checks of all cells together: the same as `program.layout.check`, with places in the file ----------------------------------
 
 
 def _gaps(what: str, found: dict[int, Place]) -> Iterator[Fault]:

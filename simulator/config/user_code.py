@@ -22,7 +22,7 @@ from ..files import read_bounded, similar_file
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, KINDS, Box, Exchange, Pair, Shape, Slot
 
 MOST_BYTES = 2**22
-"""Most bytes of a Python file."""
+"""Largest size of a Python file, in bytes."""
 HOW = "write it as module:name, file.py:name or file.py"
 NO_PACKAGE = "name the package: `from simulator.schedules import interleaved`, `from simulator.program.slot import Slot`"
 ORDERS = ("order", "orders")
@@ -37,7 +37,7 @@ EXCHANGES = "yield Exchange(after, sends, receives): a slot or None, then the sl
 SLOT = 'yield Slot("F", stage, microbatch), of kind F, B, I or W, or Pair(forward, backward)'
 PAIR = "first a forward slot, then a backward one: Pair(Slot('F', 0, 8), Slot('B', 0, 7)), or I in place of B"
 MOST_CHUNKS, MOST_DIRECTIONS, MOST_NUMBER = 1024, 64, 2**40
-"""Most chunks of a rank and most directions of microbatches, and the largest number of a stage or of a microbatch."""
+"""Largest numbers of chunks of a rank and of directions of microbatches, and largest index of a stage or a microbatch."""
 
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Code(str):
 
 
 def divided(name: str) -> tuple[str, str]:
-    """The module or the file of a name, and the name of its object: none for a file that is meant as a whole."""
+    """The module or the file of a name, and the name of its object; none if a whole file is named."""
     if name.endswith(".py"):
         return name, ""
     where, _, attribute = name.rpartition(":")
@@ -83,7 +83,7 @@ def imported(name: str) -> Code:
 
 
 def _named(module: ModuleType, attribute: str) -> Any:
-    """The object of a module; for a bare function `order` or `orders` the names of the module, but for the other of the two."""
+    """The object of a module; for a function `order` or `orders` the names of the module, without the other of the two."""
     found = getattr(module, attribute)
     if attribute not in ORDERS or not callable(found) or any(hasattr(found, name) for name in ORDERS):
         return found
@@ -112,7 +112,7 @@ def _run(path: Path) -> ModuleType:
 
 
 def _execute(code: CodeType, module: ModuleType) -> None:
-    """Runs the code of a file as a module, which belongs to no package."""
+    """Runs the code of a file as a module outside of any package."""
     try:
         exec(code, vars(module))
     except ImportError as error:
@@ -172,8 +172,8 @@ class Watched:
 
 
 class Schedule(Watched):
-    """A schedule of a user: a module or an object with `order` or `orders`, or only a function. What else it may have has the
-    usual defaults."""
+    """A schedule of a user: a module or an object with `order` or `orders`, or only a function. Optional members have the usual
+    defaults."""
 
     hint = SCHEDULE
 

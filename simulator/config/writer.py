@@ -52,7 +52,7 @@ def _written(value: Declared) -> Iterator[tuple[str, Form, Any]]:
 
 
 def _text(form: Form, item: Any) -> str:
-    """A value as the text of a file."""
+    """A value in the syntax of a file."""
     if isinstance(item, tuple):
         return f"[{', '.join(_text(form.members[0], one) for one in item)}]"
     if form.dimension:
@@ -70,7 +70,7 @@ def _rate(value: float) -> str:
 
 
 def _us(value: float) -> str:
-    """Text in microseconds, rounded twice: means of times lie half way between digits, and machines would round them
+    """Text in microseconds, rounded twice: means of times often lie half way between digits, and machines would round them
     differently."""
     us = float(f"{value * US_PER_S:.9g}")
     return f"{us:.4g} us" if us < MIB else f"{us:.0f} us"

@@ -1,5 +1,5 @@
-"""The config.json of a Hugging Face model, refused with an error that gives its sizes in the keys of a model file, names what
-they leave out, and the models of these sizes that ship.
+"""The config.json of a Hugging Face model: refused with an error that gives its sizes in the keys of a model file, and names
+what these keys leave out and the shipped models of these sizes.
 
 Reference: `PretrainedConfig` of transformers; the keys are those of Llama, Mistral and similar models.
 """
@@ -43,19 +43,18 @@ KEYS = {
 }
 GATED = ("silu", "swiglu")
 WHOLE = ("llama", "mistral", "mixtral")
-"""Values of `model_type` whose models these keys describe. Others have biases, norms, gates or ties that no key of theirs
-states."""
+"""Values of `model_type` whose models these keys describe. Other models have biases, norms, gates or ties that no key states."""
 LEFT_OUT = (
     "hidden_activation", "activation_function", "sliding_window", "layer_types", "attention_bias", "mlp_bias", "qkv_bias", "bias",
     "multi_query", "new_decoder_architecture", "parallel_attn", "use_parallel_residual", "alibi", "attn_logit_softcapping",
     "final_logit_softcapping", "query_pre_attn_scalar", "partial_rotary_factor", "rotary_pct", "clip_qkv", "word_embed_proj_dim",
     "num_nextn_predict_layers", "shared_expert_intermediate_size", "decoder_sparse_step", "moe_layer_freq", "quantization_config",
 )  # fmt: skip
-"""Keys that say something of a model, and are not among `KEYS`."""
+"""Keys that describe a model and are not among `KEYS`."""
 SIZES = re.compile(r"^(layers|hidden|heads|kv_heads|ffn_hidden|vocab|experts): *(\d+)", re.M)
 MOST_NAMED = 3
 PADDED = 1.05
-"""Up to how many times as large a vocabulary is taken to be the same, but for its padding."""
+"""Largest ratio of two vocabularies that are assumed to differ only in padding."""
 
 
 def recognises(data: Mapping[str, Any]) -> bool:
@@ -81,7 +80,7 @@ def imported(data: Mapping[str, Any], kind: str, file: str) -> NoReturn:
 
 
 def _hint(data: Mapping[str, Any], written: str, alike: Sequence[str]) -> str:
-    """What to write in place of a configuration; `alike` are models that ship and have its sizes."""
+    """What to write in place of a configuration; `alike` are shipped models of its sizes."""
     ships = f"{' or '.join(alike)}, which {'has' if len(alike) == 1 else 'have'} these sizes" if alike else ""
     kind, left_out = str(data.get("model_type", "")), [name for name in LEFT_OUT if data.get(name) not in (None, False, 0)]
     if kind in WHOLE and not left_out:
@@ -93,7 +92,7 @@ def _hint(data: Mapping[str, Any], written: str, alike: Sequence[str]) -> str:
 
 
 def _of_these_sizes(sizes: Mapping[str, int]) -> list[str]:
-    """The models that ship with as many layers and heads, as wide as these."""
+    """The shipped models with these numbers of layers and heads and this width."""
     if not {"layers", "hidden", "heads"} <= sizes.keys():
         return []
 
