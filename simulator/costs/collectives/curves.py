@@ -37,11 +37,11 @@ NVLINK_SIGMA, PCIE_SIGMA, ACROSS_SIGMA = 0.18, 0.45, 0.2
 what nine of ten rows stay below (benchmarks/collectives_held_out.py). The error of the rate between nodes comes on top
 (`Across.uncertainty`)."""
 DIRECT_SIGMA, EXCHANGE_ACROSS_SIGMA = 0.27, 0.5
-"""The same of kernels that read their peers' memory, of which every framework has its own, and of exchanges between nodes: of two
-clusters whose all-to-alls are in the table, one reaches what its NICs are sold with and one a quarter of it."""
+"""The same for kernels that read their peers' memory, which differ between frameworks, and for exchanges between nodes: of two
+clusters whose all-to-alls are in the table, one reaches the nominal rate of its NICs and the other a quarter of it."""
 LOG_SIGMA_INSIDE, LOG_SIGMA_ACROSS, LOG_SIGMA_EXCHANGE, LOG_SIGMA_DIRECT = 0.055, 0.08, 0.12, 0.2
 """Relative difference between logs of one kind of machine: another version of the library, another run, another site. Exchanges
-inside a node differ by more; of kernels that read their peers' memory there is one log of each framework (assumed)."""
+inside a node differ by more; for kernels that read their peers' memory there is one log per framework (assumed)."""
 SIGMA_OF_MEDIAN = 1.48
 """Standard error over median error of a normal distribution."""
 SAME_RATE = 0.01
@@ -130,8 +130,7 @@ def uncontended_time(
 
 
 def theory_sigma(call: Call, inside: Inside, across: Across | None = None, laws: Laws = LAWS) -> float:
-    """Relative standard error of the theory for a call. The error of the rate between nodes counts by what it changes of the
-    time."""
+    """Relative standard error of the theory for a call. The error of the rate between nodes counts by its effect on the time."""
     if call.nodes < 2 or across is None:
         through_links = PCIE_SIGMA if inside.to_nics else NVLINK_SIGMA
         return max(through_links, DIRECT_SIGMA) if call.algorithm in theory.DIRECT else through_links

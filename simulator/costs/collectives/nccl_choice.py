@@ -5,11 +5,11 @@ latency + bytes / bandwidth, and takes the smallest estimate. The constants are 
 constants determine the algorithm, never the simulated time. The payloads at which NCCL switches algorithms follow from the
 constants and the links; `Choice` overrides the payloads where measurements show others. The tables and formulas are retyped from
 NCCL 2.28.3 (src/graph/tuning.cc, topo.h, search.cc), whose search counts each NIC twice for a tree over two nodes, as each
-direction carries one half. Processors are assumed to be Intel's. Limits per channel, which hardly bind, and what a network
-plug-in reports but for its latency are left out. GPUs of several hosts that one NVLink domain joins, as in a rack, are one node
-to NCCL too, which routes its rings through all of these GPUs. Every other collective has one algorithm here: rings for gathers,
-scatters and broadcasts, single messages for an all-to-all. (NCCL also considers gathers by NVSwitches, which never win in NCCL's
-cost model, and PAT, a tree for gathers and scatters of groups with one rank per node.)
+direction carries one half. CPUs are assumed to be Intel's. Limits per channel, which rarely matter, and the properties that a
+network plug-in reports, except its latency, are left out. GPUs of several hosts that one NVLink domain joins, as in a rack, are
+one node to NCCL too, which routes its rings through all of these GPUs. Every other collective has one algorithm here: rings for
+gathers, scatters and broadcasts, single messages for an all-to-all. (NCCL also considers gathers by NVSwitches, which never win
+in NCCL's cost model, and PAT, a tree for gathers and scatters of groups with one rank per node.)
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PLATEAU_BYTES, PLATEAU, PLATEAU_VOLTA = 64, 1.4, 1.9
 """Bytes per rank and channel from which the latency of a ring over nodes grows, the factor, and the factor up to Volta."""
 
 MOST_KEPT = 1 << 14
-"""Largest number of estimates that are kept: fits ask for those of their rows again and again."""
+"""Largest number of cached estimates: fits need those of their rows repeatedly."""
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
 """GPU generations with separate constants in NCCL; AMD GPUs, whose library has other constants, are treated as Ampere."""
 FIRST_ARCHITECTURES, LEAST_RATES = (80, 90, 100), (200 * GB, 400 * GB, 800 * GB)
@@ -136,17 +136,20 @@ def nccl_estimate_s(algorithm: str, payload_bytes: float, group: Group) -> float
 def estimates(algorithm: str, payload_bytes: float, g: Group) -> list[tuple[float, float]]:
     """NCCL's latency in us and bandwidth in bytes/s of an algorithm, by protocol; a bandwidth of 0 for unavailable protocols."""
     is_far, is_blackwell, nvlink = g.nodes > 1, g.generation == "blackwell", g.link == "nvlink"
-    hops, doublings = g.ranks // g.nodes - 1, g.nodes.bit_length() - 1  # along the ranks of a node, and of the number of nodes
+    hops, doublings = (
+        g.ranks // g.nodes - 1,
+        g.nodes.bit_length() - 1,
+    )  # hops along the ranks of a node, doublings of the number of nodes
     nics, both_ways = (g.nics_bytes_per_s, g.nics_bytes_per_s * 2) if is_far else (math.inf, math.inf)
     counted = g.inside_bytes_per_s * (COUNTED[g.generation] if nvlink else COUNTED_PCIE)
-    of_ring = g.ranks / (2 * (g.ranks - 1))  # share of the bus rate that is left of an all-reduce
-    # What NCCL grants an NVSwitch that adds up, both directions together.
+    of_ring = g.ranks / (2 * (g.ranks - 1))  # algorithm bandwidth of an all-reduce over its bus bandwidth
+    # Rate that NCCL assumes for an NVSwitch that reduces, both directions together.
     at_switch = 2 * counted * SWITCH_SHARE.get(g.generation, 0.0) * (CHANNELS - 1) / CHANNELS
     flushed_us = 2 * g.reported_us
-    if algorithm == "nvls":  # over nodes it feeds trees
+    if algorithm == "nvls":  # over several nodes it becomes nvls_tree
         outside = both_ways if g.nodes == 2 else nics
         return [(SWITCH_US + 2 * doublings * (TREE_NETWORK_US + flushed_us), min(at_switch, outside) * of_ring)]
-    if algorithm == "sharp":  # the network's switches add up: with an NVSwitch that does so too, where there is one
+    if algorithm == "sharp":  # network switches reduce, together with an NVSwitch if there is one
         if is_far and at_switch:
             return [(SWITCH_US + SHARP_NETWORK_US + flushed_us, min(at_switch, nics) * of_ring)]
         latency_us = 2 * (min(1, hops) * DIRECT_US + hops * DIRECT_PEER_US) + DIRECT_NETWORK_US + flushed_us
@@ -154,7 +157,7 @@ def estimates(algorithm: str, payload_bytes: float, g: Group) -> list[tuple[floa
     words = LL_GB_PER_S["hopper" if is_blackwell else g.generation][min(g.nodes, 3) - 1]
     words *= (BLACKWELL_LL if is_blackwell and not is_far else 1.0) * GB
     near = HOP_US[g.link][algorithm]
-    net = HOP_US["network"]["tree" if g.ranks == g.nodes else algorithm]  # where a node has one rank, nothing hides it
+    net = HOP_US["network"]["tree" if g.ranks == g.nodes else algorithm]  # with one rank per node, nothing hides the latency
     far = (net[0] + g.reported_us, net[1] + g.reported_us, net[2] + flushed_us)
     found = []
     if algorithm == "ring":

@@ -45,7 +45,7 @@ MESSAGE_BYTES_PER_S = 14 * GB
 DEEPEP_SMS = 20
 
 COPY_ENGINES = "copy engines"
-"""In the place of a library: copies, which no kernel makes. Without `DEEPEP` and this, collectives are NCCL's."""
+"""Value in place of a library for copies, which need no kernel. All collectives except these and `DEEPEP` are NCCL's."""
 IN_SWITCHES = ("nvls", "nvls_tree")
 MESSAGES = ("sendrecv", "exchange")
 
@@ -61,7 +61,7 @@ COPIED_TRAFFIC = 2
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The ranks of a collective as NCCL counts them."""
+    """The ranks of a collective, with the quantities from which NCCL computes its channels."""
 
     ranks: int
     nodes: int
@@ -108,7 +108,7 @@ def _per_message(place: Place) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """The least power of two that is not below a number."""
+    """The smallest power of two that is at least a number."""
     return 1 << (number - 1).bit_length()
 
 

@@ -5,7 +5,7 @@ of a GPU's own links and of a node's NICs. The square root is the cost of a pipe
 message. In a ring, where every GPU always has a piece to send, latency and wire time overlap: the root of the sum of squares
 replaces the sum. On links where small messages travel as words with flags, the flags add to the bytes on the wire. All algorithms
 have this form and differ only in their numbers of steps, crossings and bytes; "auto" is the algorithm that NCCL's own cost model
-takes (`nccl_choice`), whether or not fastest. References: Hockney, "The communication challenge for MPP", 1994;
+takes (`nccl_choice`), even if another one is faster. References: Hockney, "The communication challenge for MPP", 1994;
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005;
 Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.
 """
@@ -41,12 +41,12 @@ assumed constant beyond, where GPUs wait for the same few hops of the switch and
 holds more GPUs at one switch."""
 
 MOST_HEADS = 32
-"""Largest number of GPUs between which NCCL divides the sums of an NVSwitch (NCCL_MAX_NVLS_ARITY in src/include/device.h of
-NVIDIA/nccl). Each has chunks of its own in flight, so that the pipeline fills in proportion to them."""
+"""Largest number of GPUs among which NCCL divides the reductions of an NVSwitch (NCCL_MAX_NVLS_ARITY in src/include/device.h of
+NVIDIA/nccl). Each has its own chunks in flight, so that the time to fill the pipeline is proportional to this number."""
 RACK_PIECE_BYTES = 128 * 1024
-"""Over several nodes with more GPUs than that, as racks are, no library sums in NVSwitches here, and all-reduces take rings from
-this size of a rank's piece on (assumed: public runs over several NVL72 look like rings where NCCL's cost model has trees of
-switches)."""
+"""Over several nodes with more GPUs than that, such as racks, no library reduces in NVSwitches here, and all-reduces take rings
+from this size of a rank's piece on (assumed: the times of public runs over several NVL72 match rings, where NCCL's cost model
+chooses trees of switches)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def group(call: Call, inside: Inside, across: Across | None) -> nccl_choice.Grou
 
 
 def spans_racks(call: Call) -> bool:
-    """Whether a call spans several nodes with more GPUs than an NVSwitch divides its sums between."""
+    """Whether a call spans several nodes with more GPUs than NCCL divides the reductions of an NVSwitch among."""
     return call.nodes > 1 and call.per_node > MOST_HEADS
 
 
@@ -241,7 +241,7 @@ def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: 
     if name in EXCHANGES:
         return _demand_of_exchange(call, inside, across, laws)
     if name == "ring":
-        # Pieces go round: n - 1 steps, twice for an all-reduce; of n edges, as many cross as there are nodes.
+        # Pieces travel round the ring: n - 1 steps, twice for an all-reduce; of the n edges, one per node crosses between nodes.
         turns, crossing = 2 if call.kind == "all_reduce" else 1, nodes if nodes > 1 else 0
         steps, sent = turns * (n - 1), size * (1.0 if call.kind == "broadcast" else turns * (n - 1) / n)
         crowd = (nodes / 2) ** -across.crowd if crossing and across and not across.adaptive else 1.0
@@ -254,17 +254,17 @@ def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: 
         branches = across.tree_efficiency if across and nodes > 2 else laws.pair_tree_efficiency * left / sent
         return Demand(2 * (g - 1), 2 * doublings, sent, left, reach, across=branches, depth=2 * doublings)
     if name == "nvls":
-        # The NVSwitch adds up and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes.
+        # The NVSwitch reduces and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes.
         sent, left = (g + 1) / g * size, tree_load(nodes) * size
         branches = across.nvls_tree_efficiency if across and nodes > 2 else 1.0
         heads = max(1.0, min(g, MOST_HEADS) / STEPS_GROW_UP_TO)
         return Demand(at_switch, 2 * doublings, sent, left, efficiency, across=branches, depth=2 * doublings, fills=heads)
     if name == "sharp":
-        # The network's switches add up: the tensor leaves each node once, and comes back once.
+        # Network switches reduce: the tensor leaves each node once, and comes back once.
         hops, sent = at_switch if efficiency else 2 * (g - 1), (g + 1) / g * size
         reduced = across.sharp_efficiency if across else 1.0
         return Demand(hops, 2.0, sent, size, efficiency or reach, across=reduced, depth=2.0)
-    # One kernel reads its peers' memory: all of it in one go, or each its share of it, and then the others' sums.
+    # One kernel reads its peers' memory: the whole payload at once, or first its share of it and then the sums of the others.
     others, once = n - 1, name == "one_shot"
     served, read = laws.alltoall_step * others + (0 if once else 1), others * size if once else 2 * others / n * size
     launch = laws.direct_launch * (laws.direct_vllm_launch if call.algorithm == "direct_vllm" else 1.0)

@@ -62,7 +62,7 @@ FOR_AMPERE = ("flash_attention", "vllm_flash_attn")
 BACKWARD_SIGMA = 0.1
 """Relative error of using a single ratio of backward to forward, which varies with the width of the heads."""
 UNTIMED_PASS_SIGMA = 0.2
-"""Relative error of a pass of which a fit has no rows, since the ratio of backward to forward is that of another fit: of the
+"""Relative error of a pass without rows in the fit, since the ratio of backward to forward is that of another fit: of the
 published ratios for B200, half lie up to 27% below or 16% above their median, depending on the width of the heads."""
 ODD_SIGMA = 0.2
 """Relative error for heads whose width is not a multiple of 16: half of the measured heads have errors of 4 to 13%."""
@@ -109,7 +109,8 @@ class AttentionConstants:
     throttle: float = constant(0.05, 0.7)
     """Slowdown of long loops of launches, whose clock a governor has lowered."""
     throttle_us: float = constant(1024.0, 1.0, scales="time")
-    """Time of a kernel of which a loop of `BURST` launches shows half of this slowdown; other loops do after as long a time."""
+    """Time of a kernel for which a loop of `BURST` launches has half of this slowdown; other loops have it after an equal
+    time."""
     limited: float = constant(1.0, positive=True, optional=True)
     """Factor on the time of the arithmetic on a board with another limit of power than the measured board."""
     backward: float = constant(2.8, 0.7, sometimes=True, positive=True)
@@ -256,7 +257,7 @@ class AttentionFamily(KernelFamily):
     def estimate(self, estimator: Estimator, machine: Machine, kernel: Attention, chosen: SelectedFit) -> Estimate:
         narrower = kernel.head_dim < chosen.fit.ranges.get("head_dim", (0, 0))[0]
         if chosen.fit.library in self.compiled and chosen.owner != estimator.gpu.name and narrower:
-            # timed on wide heads only, whose blocks are smaller: narrow heads are those of the usual library
+            # this library was timed only on wide heads, whose blocks are smaller: narrow heads use the usual library
             usual = replace(estimator, options=replace(estimator.options, library=""))
             return self.estimate(usual, machine, kernel, usual.selected(self.name))
         chosen = self.in_sixteen_bits(estimator, chosen, lambda constants: self.kernel_s(constants, estimator, machine, kernel))

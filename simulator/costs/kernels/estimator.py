@@ -51,9 +51,9 @@ class Options:
     launches: float = BURST
     """Number of launches in a row: `SUSTAINED` for kernels of a step, or those of a measuring loop."""
     boards: int = 1
-    """Number of GPUs that wait for one another, so that kernels in a step have the pace of the slowest."""
+    """Number of GPUs that wait for one another, so that kernels in a step run at the speed of the slowest GPU."""
     arithmetic: float = 1.0
-    """Factor on GEMMs, attention and experts: in a step they take longer than in a loop of themselves."""
+    """Factor on GEMMs, attention and experts: in a step they take longer than in a loop of the same kernel."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Estimator:
         return machine(self.gpu) if family.any_format else self.machine
 
     def with_nothing_cached(self) -> Estimator:
-        """The estimator of kernels whose operands are not in the last cache, as benchmarks with a cold cache time them."""
+        """The estimator of kernels whose operands are not in the last-level cache, as in benchmarks with a cold cache."""
         return replace(self, gpu=replace(self.gpu, cache_bytes=0.0), best={})
 
     def estimate(self, kernel: Shape) -> Estimate:
@@ -96,7 +96,7 @@ class Estimator:
         return self.made(kernel)
 
     def made(self, kernel: Shape) -> Estimate:
-        """The time of a kernel, or of a part of one."""
+        """Computes the time of a kernel, or of a part of one."""
         family, dtype = families()[kernel.family], getattr(kernel, "dtype", "")
         if self.options.library == UNFUSED and (parts := family.unfused(kernel)):
             return together(f"{family.name}: {UNFUSED}", [self.made(part) for part in parts])
@@ -113,7 +113,7 @@ class Estimator:
         return replace(found, seconds=found.seconds * self.options.arithmetic, sigma=sigma)
 
     def _beyond_burst(self, family: KernelFamily, kernel: Shape, chosen: SelectedFit) -> float:
-        """The share of a kernel's time that it would not take in a burst."""
+        """The fraction of a kernel's time by which it exceeds the time in a burst."""
         short = replace(self, options=replace(self.options, launches=BURST))
         took_s, burst_s = (family.kernel_s(chosen.fit.constants, by, self.machine_for(family), kernel) for by in (self, short))
         return 1 - burst_s / took_s
@@ -121,8 +121,8 @@ class Estimator:
     def selected(self, family: str, takes_s: Callable[[Constants], float] | None = None) -> SelectedFit:
         """The fit for a family of kernels; the library of the options counts only where the library has such kernels.
 
-        In a step, arithmetic is slower on a board that draws less power than the measured one, and on the slowest of several. Of
-        libraries in the profile of this GPU the fastest (by `takes_s`) is taken if none is named.
+        In a step, arithmetic is slower on a board with a lower power limit than the measured one, and on the slowest of several
+        boards. If no library is named, the fastest one (by `takes_s`) in the profile of this GPU is taken.
         """
         chosen = self._unlimited(family, takes_s)
         if self.options.launches != SUSTAINED:
@@ -137,7 +137,7 @@ class Estimator:
         return replace(made, provenance=provenance, sigma=math.hypot(chosen.sigma, power.slowdown_sigma(self.gpu, at_w)))
 
     def _unlimited(self, family: str, takes_s: Callable[[Constants], float] | None = None) -> SelectedFit:
-        """The fit for a family of kernels, as it holds at the limit of power of the board that was measured."""
+        """The fit for a family of kernels at the power limit of the measured board."""
         kernels = families()[family]
         dtype = "" if kernels.any_format else self.gemm_dtype
         library = LIBRARY_ALIASES.get(self.options.library, self.options.library)
@@ -167,9 +167,9 @@ class Estimator:
         return Estimate(time_s, name, provenance, selected.sigma * (EXTRAPOLATION_FACTOR if beyond else 1.0), beyond)
 
     def beside(self, name: str, family: str = "gemm") -> float:
-        """A quantity that was fitted beside kernels, or 0 without a fit of a GPU that runs the same kernels. What the host takes
-        hardly depends on the GPU: where a shipped fit does not tell, it is the median of all that do. A user's own fit has it
-        in its constants."""
+        """A quantity that was fitted beside kernels, or 0 without a fit of a GPU that runs the same kernels. Host times hardly
+        depend on the GPU: if a shipped fit does not state one, it is the median of the fits that do. A user's own fit has it in
+        its constants."""
         selected = self._unlimited(family)
         if name in families()[family].of_host and name not in selected.fit.beside and not self.is_own(selected):
             told = [fit.beside[name] for fits in self.fits.fits.values() for fit in fits if name in fit.beside]

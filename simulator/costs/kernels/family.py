@@ -38,8 +38,8 @@ MOST = 2.0**24
 MOST_OF_PEAK = 0.99
 """Largest fraction of a peak that scaling can give."""
 BURST, SUSTAINED = 12.0, math.inf
-"""Launches of a kernel in a row: in a table that states no other loop, and within a step. A governor lowers the clock of a board
-over some milliseconds of work, so a short loop ends before its kernels are as slow as in a step."""
+"""Consecutive launches of a kernel: in a table that states no other loop, and within a step. The power management of a board
+lowers its clock over some milliseconds of work, so a short loop ends before its kernels are as slow as in a step."""
 LAUNCHES = {"burst": BURST, "sustained": SUSTAINED}
 """Launches by the word for them."""
 
@@ -151,7 +151,7 @@ class Fit:
     """Operators with their own measurements: time over the time of a pointwise kernel of the same bytes, and the relative error
     of this ratio."""
     waits: float = 1.0
-    """How many times as long threads wait for memory, beside its streaming, as on the GPU of the ratios."""
+    """Factor on the time that threads wait for memory (apart from streaming), relative to the GPU of the ratios."""
     beside: Mapping[str, float] = field(default_factory=dict)
     """Quantities measured beside the kernels and not part of their times, by the names that the family defines."""
     ratio_rows: Mapping[str, RatioRows] = field(default_factory=dict)
@@ -237,9 +237,9 @@ class Transfer:
 
     @property
     def factors(self) -> dict[str, float]:
-        """Factors on constants, by their kind of scaling. A fraction of a peak stays what it is, unless the file of the GPU
-        states by how much less of its peaks the GPU sustains. Times on the GPU are cycles of its clock. What is said of tensor
-        cores and of launches in graphs says nothing of fp32 without them, which was timed in eager PyTorch."""
+        """Factors on constants, by their kind of scaling. A fraction of a peak is unchanged, unless the file of the GPU states
+        that the GPU sustains less of its peaks. Times on the GPU are cycles of its clock. The factors for tensor cores and for
+        launches in graphs do not apply to fp32 without tensor cores, which was timed in eager PyTorch."""
         gpu, owner, plain = self.gpu.kernels, self.owner.kernels, self.dtype == WITHOUT_TENSOR_CORES
         stated = gpu.provenance == "transferred"
         return {
@@ -250,9 +250,9 @@ class Transfer:
 
     @property
     def power_times(self) -> float:
-        """Most flop/s that the GPU's power allows, over what the owner sustains: the square root of multiprocessors times watts,
-        since power grows with the rate times the square of the voltage, which falls with the clock. Infinite where nothing is
-        known, and for boards of one architecture, whose difference in power is considered elsewhere."""
+        """Highest flop/s that the GPU's power allows, over those that the owner sustains: the square root of multiprocessors
+        times watts, since power grows with the rate times the square of the voltage, which falls with the clock. Infinite if
+        unknown, and for boards of one architecture, whose difference in power is considered elsewhere."""
         known = self.gpu.tdp_w and self.owner.tdp_w and self.gpu.architecture != self.owner.architecture
         return math.sqrt(self.gpu.sms * self.gpu.tdp_w / (self.owner.sms * self.owner.tdp_w)) if known else math.inf
 
@@ -276,7 +276,7 @@ class KernelFamily(ABC):
     beside: ClassVar[tuple[str, ...]] = ()
     """Names of quantities that may be timed beside the kernels and are not part of their times."""
     of_host: ClassVar[tuple[str, ...]] = ()
-    """Those of `beside` that the host takes, on every GPU."""
+    """The quantities of `beside` that are times of the host, equal on every GPU."""
     unstated: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """Size ranges of the rows of a fit that does not state a range; sizes not listed here have no limit."""
     any_format: ClassVar[bool] = False

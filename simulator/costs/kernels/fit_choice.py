@@ -1,4 +1,4 @@
-"""Which fit a kernel on a GPU takes: its own, that of the most similar GPU, or the default constants of its family.
+"""Choice of the fit for a kernel on a GPU: its own, that of the most similar GPU, or the default constants of its family.
 
 A GPU without a fit of its own borrows the fit of a GPU that runs the same kernels (Ampere, Ada and workstation Blackwell form one
 group; Hopper; data-centre Blackwell), namely the GPU with the nearest tensor peak per multiprocessor; without a GPU that runs the
@@ -36,7 +36,7 @@ GEMMs, 0.12 to attention and 0.08 to memory-bound operators; V100 and T4 add 0.1
 GDDR board L4 adds 0.3 to GEMMs. Other GPUs add the family's `far_sigma`."""
 PLAIN_SIGMA = 0.33
 """Relative error added by borrowing fp32 without tensor cores from another architecture: with one of six GPUs left out, 68% of
-its rows are off by less than 0.37, to which the fits add 0.15. The rows were timed in eager PyTorch on hosts of several speeds,
+its rows have an error below 0.37, to which the fits add 0.15. The rows were timed in eager PyTorch on hosts of several speeds,
 and how often operands are read again differs between boards."""
 ROOFLINE_SIGMA = 0.4
 """Relative error of the default constants of a family without measurements."""
@@ -111,7 +111,7 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
         owner, fit = found
         place = PREFERRED_LIBRARIES.index(fit.library) if fit.library in PREFERRED_LIBRARIES else len(PREFERRED_LIBRARIES)
         if fit.library in kernels.for_ampere and architecture(gpu).kernels not in ("", "ampere"):
-            place = len(PREFERRED_LIBRARIES)  # later generations have kernels of their own, which training takes unless told
+            place = len(PREFERRED_LIBRARIES)  # later generations have their own kernels, which training takes by default
         other, others = library.gpus[owner], fit.dtype not in ("", wanted)
         if wanted == WITHOUT_TENSOR_CORES:
             throttled = is_slot_powered(other) > is_slot_powered(gpu)
@@ -142,7 +142,7 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
 
 
 def _has_its_own(gpu: Gpu, library: FitLibrary, kernels: KernelFamily, wanted: str, named: str) -> bool:
-    """Whether a GPU has a fit of its own for a format and a library, so that those of others do not matter."""
+    """Whether a GPU has its own fit for a format and a library, so that fits of other GPUs are not considered."""
     if gpu.name not in library.fits or not same_kernels(gpu, library.gpus[gpu.name]):
         return False
     formats = _formats(wanted, kernels, gpu, library.gpus[gpu.name])

@@ -1,14 +1,14 @@
 """Time of GEMMs: tiles run in waves over the multiprocessors, overlapped with memory traffic.
 
-A library picks the tile and the split of the inner dimension with which the GEMM ends soonest. A tile of tm x tn over k takes
-2 tm tn (k + ramp) flop at the rate of one multiprocessor; this rate is lower for small tiles, which reuse their operands less.
-Tiles run in waves, the last wave is partly empty, and the ramps of one wave may overlap with the work of another wave. The clock
-falls with the power that the arithmetic draws, at once and over the milliseconds that a loop of launches lasts. Arithmetic and
-traffic overlap: the total is the p-norm of their times. Tiles in flight read their operands together, but drift apart along a
-long inner dimension; operands that the cache no longer holds when the last tile needs them are read from memory again. Operands
-in memory start later and stream slower than operands that a repeating benchmark left in the cache.
-The form is the same for every GPU; its constants are fitted. Every term grows with m, n and k, and so does the minimum over tiles
-and splits. Reference on tile and wave quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
+A library is assumed to pick the tile and the split of the inner dimension with which the GEMM ends soonest. A tile of tm x tn
+over k takes 2 tm tn (k + ramp) flop at the rate of one multiprocessor; this rate is lower for small tiles, which reuse their
+operands less. Tiles run in waves, the last wave is partly empty, and the ramps of one wave may overlap with the work of another
+wave. The clock falls with the power that the arithmetic draws, at once and over the milliseconds that a loop of launches lasts.
+Arithmetic and traffic overlap: the total is the p-norm of their times. Tiles in flight read their operands together, but drift
+apart along a long inner dimension; operands that the cache no longer holds when the last tile needs them are read from memory
+again. Operands in memory start later and stream slower than operands that a repeating benchmark left in the cache. The form is
+the same for every GPU; its constants are fitted. Every term grows with m, n and k, and so does the minimum over tiles and splits.
+Reference on tile and wave quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ LINEAR_US = "linear_us"
 """Name of a quantity timed beside GEMMs: extra launch time of an eager linear layer over a batch of GEMMs, in microseconds."""
 LATER = ("throttle", "throttle_us")
 OF_BOARD = ("power_us", *LATER)
-"""Constants of the clock, which belong to a board: products in 16 bits tell them, those of long loops to experts too. In narrower
-formats the casts and kernels of each library also slow long rows, which a fit would take for the clock."""
+"""Constants of the clock, which belong to a board: GEMMs in 16 bits determine them, also for experts in long loops. In narrower
+formats the casts and kernels of each library also slow long rows, which a fit would mistake for the clock."""
 SINGLE_BATCH = (1.0, 1.0)
 """Range of batch sizes of a fit that does not state a range."""
 
@@ -127,11 +127,12 @@ class GemmConstants:
     constant grows on a slower machine because the share there is relative to the slower rate."""
     power_us: float = constant(10.0, 1.0, scales="time")
     throttle: float = constant(0.2, 0.35, scales="time")
-    """Slowdown of endless loops of launches, whose clock a governor has lowered, where the arithmetic never waits. The clock of a
-    B200 fell from 1,965 to 1,580 MHz (flashinfer-ai/flashinfer, pull request 2899). With this prior a fit to loops below 50 ms
-    predicts those above 100 ms within 2 to 8% (median by board), with one of 0.1 and a sigma of 1 within 5 to 11%."""
+    """Slowdown in endless loops of launches, after power management has lowered the clock, if the arithmetic never waits. The
+    clock of a B200 fell from 1,965 to 1,580 MHz (flashinfer-ai/flashinfer, pull request 2899). With this prior a fit to loops
+    below 50 ms predicts those above 100 ms within 2 to 8% (median by board), with one of 0.1 and a sigma of 1 within 5 to 11%."""
     throttle_us: float = constant(4096.0, 1.0, scales="time")
-    """Time of a kernel of which a loop of `BURST` launches shows half of this slowdown; other loops do after as long a time."""
+    """Time of a kernel for which a loop of `BURST` launches has half of this slowdown; other loops have it after an equal
+    time."""
     limited: float = constant(1.0, positive=True, optional=True)
     """Factor on the time of the arithmetic on a board with another limit of power than the measured board."""
     accumulate: float = constant(0.5, 1.0, sometimes=True)
@@ -353,7 +354,7 @@ def _sustained(constants: GemmConstants) -> float:
 
 
 def _within_power(constants: GemmConstants, of_owner: GemmConstants, transfer: Transfer) -> GemmConstants:
-    """The constants with as much slowdown by power as keeps the sustained rate within `Transfer.power_times`."""
+    """The constants with the slowdown by power that keeps the sustained rate within `Transfer.power_times`."""
     most = transfer.power_times * _sustained(of_owner) * transfer.owner.peak(transfer.dtype) / transfer.gpu.peak(transfer.dtype)
     least_power = 1 / most - 1 / constants.compute - constants.throttle
     return replace(constants, power=max(constants.power, least_power))

@@ -27,9 +27,9 @@ HALVES = ("fp16", "bf16")
 SLOT_W = 75.0
 """Watts that a PCI Express slot gives a board (PCI-SIG, PCI Express Card Electromechanical Specification)."""
 HELD = {1: (0.7, 1.5), 2: (0.6, 1.2)}
-"""Sizes over that of the last-level cache up to which it holds all, and from which it holds nothing, by its partitions: in two
-partitions some is held twice. From additions on A100 and H100 (microsoft/vidur@7d47513), and from softmax and layer norm of 50 MB
-on an L4 (sitar-lab/NeuSight@6945927)."""
+"""Size of the data over that of the last-level cache up to which the cache holds all of it, and from which it holds nothing, by
+number of partitions: with two partitions some data are held twice. From additions on A100 and H100 (microsoft/vidur@7d47513), and
+from softmax and layer norm of 50 MB on an L4 (sitar-lab/NeuSight@6945927)."""
 USUAL_CLOCK = 1.85 * GB
 """Clock in Hz near which an unstated clock is estimated, within a factor of two."""
 
@@ -136,8 +136,8 @@ def flop_per_cycle(gpu: Gpu, dtype: str) -> float:
 
 
 def cached_share(machine: Machine, used_bytes: ArrayLike) -> Array:
-    """The share of `used_bytes` that the last-level cache still holds at reuse: all of what is much smaller than the cache, none
-    of what is much larger, by `HELD`."""
+    """The fraction of `used_bytes` that the last-level cache still holds at reuse: 1 for data much smaller than the cache, 0 for
+    data much larger, by `HELD`."""
     used = np.asarray(used_bytes, dtype=np.float64)
     most, none = HELD[machine.cache_partitions]
     share = np.clip((none - used / machine.cache_bytes) / (none - most), 0, 1) if machine.cache_bytes else np.zeros_like(used)
@@ -145,7 +145,7 @@ def cached_share(machine: Machine, used_bytes: ArrayLike) -> Array:
 
 
 def fetched_s(machine: Machine, moved_bytes: ArrayLike) -> Array:
-    """Seconds in which memory and cache move bytes that were used just before, as far as the cache holds them."""
+    """Seconds to move bytes that were used just before, from the cache as far as it holds them, else from memory."""
     moved = np.asarray(moved_bytes, dtype=np.float64)
     held = cached_share(machine, moved)
     from_cache_s = held / machine.cache_bytes_per_s if machine.cache_bytes and machine.cache_bytes_per_s else 0.0

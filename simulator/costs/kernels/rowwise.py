@@ -42,9 +42,10 @@ H100 (Luo et al., arXiv 2402.13499, from memory)."""
 NORM = 3.0
 """Exponent of the norm of the three limits of a kernel: the memory, its threads, and the steps along a row."""
 WAITS_POWER = 0.5
-"""Power of the bytes that the memory delivers per cycle and thread with which threads wait longer on another GPU. Judged on pairs
-of GPUs that both have ratios. Median errors at 0, 0.5 and 1 are, of seven GPUs in fp32, 14, 12 and 12% for layer norms and 17, 13
-and 18% for softmax; of H100 and H200, 9, 5 and 18% for layer norms, 2, 10 and 21% for RMS norms, 15, 2 and 12% for dropout."""
+"""Exponent with which the waiting time of threads on another GPU grows with the bytes that its memory delivers per cycle and
+thread. Evaluated on pairs of GPUs that both have ratios. Median errors at 0, 0.5 and 1 are, of seven GPUs in fp32, 14, 12 and 12%
+for layer norms and 17, 13 and 18% for softmax; of H100 and H200, 9, 5 and 18% for layer norms, 2, 10 and 21% for RMS norms, 15, 2
+and 12% for dropout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,9 @@ Quantise: the casts that are separated from FP8 GEMMs in results/kernels.
 """
 LOOKUPS = ("embedding",)
 FEW_IDS = 16
-"""Most ids of a look-up for which PyTorch has a kernel of its own (`index_select_out_cuda_impl`, pytorch/pytorch@006048e,
-aten/src/ATen/native/cuda/Indexing.cu): its threads belong to columns and read id after id, so that 16 ids take longer than 17."""
+"""Largest number of ids of a look-up for which PyTorch has a separate kernel (`index_select_out_cuda_impl`,
+pytorch/pytorch@006048e, aten/src/ATen/native/cuda/Indexing.cu): its threads belong to columns and read id after id, so that 16
+ids take longer than 17."""
 ONE_ID = "one_id_"
 """Prefix of backward look-ups whose ids were all the same, as in some tables: every gradient is added to one row, the worst case.
 The times of runs do not use these rows."""
