@@ -154,8 +154,8 @@ def profile(rows: Sequence[Measured], gpu: Gpu, library: FitLibrary) -> GpuProfi
 
 
 def _without_marks(fits: list[EvaluatedFit], rows: Sequence[Measured]) -> list[EvaluatedFit]:
-    """The fits without what it takes to time one kernel by itself: what a nearly empty kernel takes between two marks beyond one
-    in a graph, if launches in a graph were measured. In a run a kernel follows another, as in a graph."""
+    """The fits without the overhead of timing one kernel by itself: the time of a nearly empty kernel between two marks, minus
+    that in a graph, if launches in a graph were measured. In a run a kernel follows another, as in a graph."""
     in_graph = [row.seconds * US_PER_S for row in rows if row.probe.op == LAUNCH and row.probe.variant == GRAPH]
     alone = [made.fit.constants.launch_us for made in fits if made.fit.family == "rowwise" and made.fit.rows]
     if not in_graph or not alone:

@@ -18,7 +18,7 @@ from ..costs.kernels.gpu_model import Array
 OUTLIER = 0.1
 """Error above which the cost of a row grows linearly instead of quadratically."""
 SEVERAL_LIBRARIES = 0.05
-"""The same for rows of several libraries: half of them differ by more from the others, which is no noise around a mean."""
+"""The same for rows of several libraries: half of them differ by more from the others, which is not noise around a mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Descent:
 
     rounds: int = 30
     trials: int = 8
-    """Most trial steps in a round, each with more damping than the one before."""
+    """Largest number of trial steps in a round, each with more damping than the one before."""
     damping: float = 2.0**-6
     """Damping at the start."""
     eased: float = 8

@@ -47,7 +47,7 @@ DEGREES = (1, 2, 4, 8)
 MICROBATCHES = (1, 2, 4)
 MOST_SEQUENCE = 4096
 MOST_CPU_WORK = 2**32
-"""Most flop, or work that takes equally long, that a CPU runs in one kernel."""
+"""Largest number of flop, or equally long work, that a CPU runs in one kernel."""
 SHRINKS = ("m", "n", "k", "seq")
 """Sizes that may be reduced for a CPU; a number of heads may not."""
 

@@ -1,9 +1,9 @@
 """Loads that hold a GPU for seconds: kernels, a layer and whole training steps, to see clock and power settle.
 
-Kernel tables are timed in short loops, before the governor of a board reacts; training steps are not. Each load runs by itself.
-`share` lets the GPU wait between kernels for the rest of the time: at the limit of power, a kernel that runs for a share of the
-time may draw more while it runs, which shows how clock and power go together without touching any limit. On zeros, fewer bits
-switch.
+Kernel tables are timed in short loops, before the power management of a board reacts; training steps are not. Each load runs by
+itself. With a `share` the GPU waits between kernels for the rest of the time: at the power limit, a kernel that runs for a
+fraction of the time may draw more while it runs, which shows how the clock depends on the power without changing the limit. On
+zeros, fewer bits switch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TINY = Decoder(1, 64, 4, 2, 128, 256, 32, 1)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Something to run for seconds: a name, sizes in words, its flop and bytes, and how it is made."""
+    """A load that runs for seconds: its name, sizes in words, flop and bytes, and a function that makes it."""
 
     name: str
     detail: str

@@ -1,8 +1,8 @@
 """Running a load for some seconds: the time of its runs, the clock and the power of the GPU, in short windows.
 
-The first window is a burst: as many runs as public collectors of kernel times make, if they are short, after a rest in which the
-clock recovers. Later windows are of about a twentieth of a second. Every run stands between two marks, and the host stays a few
-windows ahead of the GPU and no more.
+The first window is a burst after a rest in which the clock recovers: as many runs as in public collectors of kernel times, if
+they are short. Later windows last about a twentieth of a second. Every run is between two time marks, and the host is at most a
+few windows ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WARM_UPS = 3
 REST_S, WINDOW_S, SETTLED_S = 0.4, 0.05, 1.0
 """Rest before a load, length of a window, and the time after which clock and power count as settled, in seconds."""
 AHEAD = 3
-"""Windows that the host may be ahead of the GPU."""
+"""Number of windows by which the host may be ahead of the GPU."""
 Marks = list[tuple[Any, Any]]
 """Begin and end of each run of a window."""
 
@@ -37,7 +37,7 @@ class Window:
     """Some runs of a load, one after the other. Times are in seconds."""
 
     at_s: float
-    """Begin of the window after the begin of the load."""
+    """Start of the window, counted from the start of the load."""
     runs: int
     run_s: float
     """Mean time of a run."""
@@ -50,14 +50,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Sustained:
-    """A load with its windows, and the most memory that it held."""
+    """A load with its windows, and the peak of its memory."""
 
     load: Load
     windows: tuple[Window, ...]
     memory_bytes: int
 
     def settled(self, what: Callable[[Window], float | None]) -> float | None:
-        """The median of something over the windows after the first second, or over all if there are none."""
+        """The median of a quantity over the windows after the first second, or over all windows if there are none."""
         late = [one for one in self.windows if one.at_s >= SETTLED_S] or self.windows
         values = [value for one in late if (value := what(one)) is not None]
         return median(values) if values else None
@@ -88,7 +88,7 @@ HEADER = ("load", "of", "busy", "burst us", "sustained us", "longer", "TFLOP/s",
 
 
 def run(watch: Any, monitor: SmiMonitor, load: Load, seconds: float, memory: Callable[[], int] = lambda: 0) -> Sustained:
-    """Runs a load for some seconds, for a window at least. `memory` gives the most bytes that were held since the last load."""
+    """Runs a load for some seconds, at least for a window. `memory` returns the peak of held bytes since the last load."""
     job = load.build()
     if job is None:
         return Sustained(load, tuple(_idle(monitor, seconds)), 0)
@@ -116,7 +116,7 @@ def _warm(watch: Any, job: Job) -> float:
 
 
 def _run(watch: Any, job: Job, rest_s: float) -> tuple[Any, Any]:
-    """Launches a run and the rest behind it; the marks around the run."""
+    """Launches a run and the rest after it; returns the marks around the run."""
     start = watch.mark()
     job.call()
     end = watch.mark()
@@ -135,7 +135,7 @@ def _read(watch: Any, monitor: SmiMonitor, marks: Marks, base: Any, began_s: flo
 
 
 def _idle(monitor: SmiMonitor, seconds: float) -> Iterator[Window]:
-    """Windows of a GPU that has nothing to do: one at least."""
+    """Windows of an idle GPU, at least one."""
     began_s, at_s = perf_counter(), 0.0
     while at_s < seconds or not at_s:
         sleep(WINDOW_S)

@@ -25,7 +25,8 @@ PERIOD_MS = 20
 def measure(
     bench: TorchBench, seconds: float, only: Collection[str] = (), refused: Callable[[str], None] = lambda why: None
 ) -> Iterator[Sustained]:
-    """All loads of a device, or those of some names, each for some seconds. `refused` is told what does not run here, and why."""
+    """Measures all loads of a device, or the named ones, each for some seconds. `refused` is called with each load that cannot
+    run here, and the reason."""
     chosen = loads if bench.device == "cuda" else small
     with bench.monitor:
         for load in chosen(bench.kernels, Builder(bench.torch, bench.device)):

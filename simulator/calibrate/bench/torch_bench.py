@@ -72,7 +72,7 @@ class TorchBench:
         """The row of a kernel, timed with a cold cache. Raises `Refused` for a kernel that this machine cannot run."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # PyTorch says at length which attention it cannot run
+                warnings.simplefilter("ignore")  # PyTorch prints long warnings about the attention that it cannot run
                 job, began = self.kernels.job(probe), perf_counter()
                 times_s = timed(self.watch, job, effort_s)
                 seen: dict[str, Any] = asdict(self.monitor.during(began, perf_counter()))

@@ -22,7 +22,7 @@ SEED = 1
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8_e4m3fn"}
 TABLE_ROWS = 2**15
 """Rows of an embedding table whose vocabulary the row does not state."""
-ROPE_BASE = 500_000.0  # TOLERANCE: any base takes as long
+ROPE_BASE = 500_000.0  # TOLERANCE: the base does not change the time
 HEAD = 128
 COVER = 1.5
 """Time of the concurrent copies as a multiple of the uncontended GEMM: contention slows both."""

@@ -1,6 +1,6 @@
 """A decoder layer and a whole training step in plain PyTorch, as eager operators or as one CUDA graph.
 
-The model is a decoder in the manner of Llama: RMSNorm and cross-entropy by PyTorch's own kernels, rotary positions and the gated
+The model is a decoder like Llama: RMSNorm and cross-entropy by PyTorch's own kernels, rotary positions and the gated
 activation written out in operators, one GEMM for queries, keys and values and one for gate and up, attention by the library that
 is named. Weights and gradients are in bf16, and AdamW keeps two bf16 moments and no master copy, in one fused kernel. A step is
 forward, backward and update of one microbatch; gradients are overwritten, not added up or clipped. Operands are random.
@@ -18,7 +18,7 @@ from .torch_kernels import ROPE_BASE
 
 WARM_UPS = 3
 RATE = 2**-16
-"""Learning rate: any takes as long."""
+"""Learning rate; its value does not change the time."""
 
 
 @dataclass(frozen=True, slots=True)
