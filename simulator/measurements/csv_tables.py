@@ -14,7 +14,7 @@ from ..files import decoded, read_unzipped
 from ..units import counted
 
 MOST_BYTES, MOST_ROWS, MOST_COLUMNS = 2**25, 200_000, 64
-"""Most bytes, rows and columns of a table."""
+"""Largest numbers of bytes, rows and columns of a table."""
 Row = Mapping[str, str]
 TRUTH = {"true": True, "yes": True, "causal": True, "false": False, "no": False, "full": False}
 MOST_COUNT, MOST_CHARACTERS = 2**62, 4000

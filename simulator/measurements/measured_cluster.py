@@ -83,7 +83,7 @@ def cluster_of(row: Row) -> tuple[Cluster, int, int]:
 
 
 def known_gpu(row: Row) -> str:
-    """The catalog's name of the GPU of a row; empty for one that is not there, whose place one with these links takes."""
+    """The catalog's name of the GPU of a row; empty for an unknown GPU, which the usual GPU on such links replaces."""
     try:
         return gpu_named(row["gpu"])
     except UserError:

@@ -35,7 +35,7 @@ FILE, PROGRAM = re.compile(NAMED, re.IGNORECASE), re.compile(f"{NAMED}_perf", re
 HEADER = re.compile(r"^#\s*(nccl-tests version|nThread|Using devices)|^(?!.*concluded).*_perf\b")
 """A line of the header of a run. The end of such a line may also name the program."""
 RANK = re.compile(r"# ?Rank (\d{1,9}) .*?\bon (\S+) device(?: \d+)? ?(?:\[\S*\])? ?(.*)", re.IGNORECASE)
-"""Number, host and, in most versions, the name of the GPU, in a line whose words stand one space apart."""
+"""Number, host and, in most versions, the name of the GPU, in a line whose words are one space apart."""
 VERSION = re.compile(r"nccl-library=(\d+)|nccl version[:\s]+v?(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
 NUMBER = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?")
 MEASURED = re.compile(r"\s*\d+(\s|$)")
@@ -48,7 +48,7 @@ HALF_DIGIT = 0.005
 """Half of the last decimal that bandwidths are printed with."""
 MOST_BYTES = 2**26
 MOST_LINES = 500_000
-"""Most lines of a text file, or commas of a JSON file; a table has about 30 lines."""
+"""Largest number of lines of a text file, or of commas of a JSON file; a table has about 30 lines."""
 LARGEST = sys.float_info.max
 
 
@@ -82,7 +82,7 @@ class _Measurement:
     factor: float = 0.0
     """Ratio of bus bandwidth to algorithm bandwidth; 0 if a bandwidth is missing."""
     rounding: float = 0.0
-    """How far the ratio may be off, relatively, as both are rounded to two decimals."""
+    """Relative error of the ratio due to rounding of both to two decimals."""
     redop: str = ""
     """The reduction, such as `sum`, or `none`; empty if the table has no such column."""
 

@@ -1,9 +1,9 @@
 """Published training runs that ship: `workloads/published/*.yaml`, one file per paper or report, read as rows of a table.
 
-A file says where its numbers can be looked up (`title`, `authors`, `locator`), whether runs are described without a guess
-(`tier` A), with one or two (B) or more (C), how flop and memory are counted (`flop_convention`, `memory_kind`), and in words its
-`conventions` and what is `assumed`. Its `tables` hold `runs`. A run is a scenario with what was measured: the parts that all runs
-of a file or of a table have in common stand once, as `shared`, and what a run states is laid over them.
+A file says where its numbers can be looked up (`title`, `authors`, `locator`), whether runs are described without a guess (`tier`
+A), with one or two (B) or more (C), how flop and memory are counted (`flop_convention`, `memory_kind`), and in words its
+`conventions` and what is `assumed`. Its `tables` hold `runs`. A run is a scenario with its measurements: the parts that all runs
+of a file or of a table have in common are stated once, as `shared`, and the fields of a run are laid over them.
 
 A row of these runs holds its scenario as JSON in the column `scenario`, and beside it the columns by which published rates become
 the time of a step. Like any row it has its source, tier and measurements in columns of their own, which no prediction reads.
@@ -24,18 +24,18 @@ MEASURED: Mapping[str, str] = {
     "memory_gb": "mem_gb",
     **{name: name for name in ("step_time_s", "tokens_per_s_per_gpu", "samples_per_s", "tflops_per_gpu", "mfu")},
 }
-"""What may be measured, and its column in a table."""
+"""Measured quantities, and their columns in a table."""
 ABOUT: Mapping[str, str] = {
     "tier": "tier",
     "flop_convention": "flop_convention",
     "memory_kind": "mem_kind",
     "title": "source_title",
 }
-"""What a file says of all its runs, and its column."""
+"""Properties of all runs of a file, and their columns."""
 SECTIONS = ("model", "cluster", "plan", "job", "framework")
 KEYS = (*ABOUT, "authors", "locator", "conventions", "assumed", "shared", "tables")
 KEYS_OF_TABLES, KEYS_OF_RUNS = ("where", "shared", "runs"), ("id", "where", "derived", "measured", *SECTIONS)
-"""What a file, its tables and its runs may hold."""
+"""Legal keys of a file, its tables and its runs."""
 
 
 def rows() -> list[Row]:
@@ -59,7 +59,7 @@ def rows_of(name: str) -> Iterator[Row]:
 
 
 def _described(scenario: Mapping[str, Any]) -> dict[str, str]:
-    """The columns of a scenario: itself, and what published rates refer to."""
+    """The columns of a scenario: the scenario itself, and the quantities that published rates refer to."""
     cluster, job = scenario["cluster"], scenario["job"]
     cells = {
         "scenario": json.dumps(scenario),

@@ -45,7 +45,7 @@ class TimingLoop(Declared):
 
 
 BURST_LOOP = TimingLoop("burst", "")
-"""The loop of a table of which nothing is known."""
+"""The assumed loop of an unknown table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ A model of the catalog whose name `model_name` holds, and whose width and heads 
 such as head dimensions, latent attention or tied embeddings. Other models are GPTs (learned positions, biases, tied embeddings,
 a vocabulary of 51,200), or Llamas if their MLP has a gate. Where ranks divide embedding and head these are not tied.
 
-A profile may have a sibling for a month, for models with experts, or for GPTs, which rows of these take.
+A framework may have a variant for a month, for models with experts, or for GPTs, which rows of that kind use.
 
-What the simulator does not model is written into the scenario all the same, and the reader of scenarios refuses it with its
-reason. A fact that no field of a scenario expresses is named in the notes. A row of the published runs that ship holds its
-scenario as JSON (`published_runs`).
+Features that the simulator does not model are written into the scenario nevertheless, and the reader of scenarios refuses them
+with the reason. A fact that no field of a scenario expresses is named in the notes. A row of the published runs that ship holds
+its scenario as JSON (`published_runs`).
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ CHECKPOINTS: Mapping[str, object] = {
 ATTENTION = {"flash1": "fa1", "flash2": "flash_attention", "flash3": "fa3", "cudnn": "cudnn", "unfused": UNFUSED}
 ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "squared_relu": "relu2"}
 NEEDS_MODEL = {"mla": "kv_lora_rank", "sliding_window": "window"}
-"""Kinds of attention, and a size that only a model of the catalog has for them."""
+"""Kinds of attention, each with a size that only models of the catalog state."""
 UNTIED = ("vocab-1", "vocab-2", "interlaced")
 """Placements of the vocabulary whose code asserts two tables (sail-sg/VocabularyParallelism, megatron/training/arguments.py)."""
 NO_EFFECT = ("layers", "heads", "embedding_as_layer", "precision_mode")
-"""Facts that repeat what columns or defaults say."""
+"""Facts that repeat columns or defaults."""
 FACTS = (
     "activation", "activation_checkpoint", "async_tp", "attention", "attention_kind", "compile", "dense_layers", "dispatcher",
     "ep_overlap", "first_last_stage_layers", "mp_mode", "optimizer", "optimizer_offload", "overlap", "parallel_block",
@@ -273,7 +273,7 @@ def _of_facts(facts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _sharding(row: Row, facts: Mapping[str, str]) -> object:
-    """The sharding of a row; empty, as the framework does, for a blank cell."""
+    """The sharding of a row; empty (the framework's default) for a blank cell."""
     kind = word(row, "sharding", SHARDINGS) if row["sharding"].strip() else ""
     more = dict[str, object]()
     if facts.get("zero_group", "all") != "all":
@@ -286,14 +286,14 @@ def _sharding(row: Row, facts: Mapping[str, str]) -> object:
 
 
 def _recompute(row: Row, facts: Mapping[str, str]) -> object:
-    """The recomputation of a row; empty, as the framework does, for a blank cell."""
+    """The recomputation of a row; empty (the framework's default) for a blank cell."""
     if facts.get("activation_checkpoint") in CHECKPOINTS:
         return CHECKPOINTS[facts["activation_checkpoint"]]
     return word(row, "recompute", RECOMPUTE) if row["recompute"].strip() else ""
 
 
 def _overlap(facts: Mapping[str, str]) -> dict[str, bool | str]:
-    """The overlaps that facts state. A host that waits for every launch leaves nothing beside compute."""
+    """The overlaps that facts state. If the host waits for every launch, nothing overlaps compute."""
     if facts.get("launch_blocking") == "on":
         return dict.fromkeys(("dp", "tp", "pp"), False)
     overlap: dict[str, bool | str] = dict.fromkeys(re.findall(r"\b(?:dp|tp|pp|cp|ep)\b", facts.get("overlap", "")), True)

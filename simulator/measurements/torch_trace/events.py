@@ -24,7 +24,7 @@ from ...units import US_PER_S
 from ..kernel_words import FORMAT_NAMES
 
 MOST_VALUES, MOST_HOLDERS = 15_000_000, 8_000_000
-"""Most values of a trace, counted by commas, and most lists and objects, since an empty one takes 70 bytes."""
+"""Largest number of values of a trace, counted by commas, and of lists and objects, since an empty one takes 70 bytes."""
 MOST_BYTES = 2**28
 """Most bytes of a trace; the parsed trace takes ten times as much memory."""
 HOST = ("cpu_op", "operator")
@@ -35,7 +35,7 @@ E = TypeVar("E", bound="Event")
 ByProcess = Mapping[str, Mapping[Any, E]]
 """Events by their number, then by their process."""
 MOST_NESTED = 200
-"""Most operators nested within one another."""
+"""Largest depth of nested operators."""
 LATEST_US = 2.0**62
 """Largest time in microseconds that a clock can have."""
 LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")

@@ -131,7 +131,7 @@ def _gemm(op: Op, ours: str, place: int) -> Probe | None:
         # the gradient of a weight reads its first operand across the rows
         variant = "bwd" if not is_known else "dgrad" if strides[-1] == 1 else "wgrad"
     if dtype == "nvfp4":
-        k *= 2  # two elements share a byte, and those are counted
+        k *= 2  # the shape counts bytes, and two elements share a byte
     if SHARED in op.dtype(SCALES):
         dtype = OF_MX.get(dtype, dtype)
     return Probe(ours, dtype, first[-2], second[-1], k, batch, variant=variant)
