@@ -222,7 +222,7 @@ class PlanExecutor:
         return job, known
 
     def _overtake(self, at: int, now: int) -> tuple[int, int]:
-        """A pass that may run while the next slot of the plan cannot, or WAIT, with the first arrival of an overtaken slot."""
+        """A pass that may run although the next slot of the plan cannot, or WAIT, with the first arrival of an overtaken slot."""
         rank, known, forwards = self.ranks[at], self.never, 0
         for kind in sorted(range(PASSES), key=rank.cells.__getitem__):
             overtaken = 0

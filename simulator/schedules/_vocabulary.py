@@ -4,10 +4,10 @@ The F of a share of the head is the pass that its authors call S (logits and the
 of the embedding look tokens up and add up gradients. A layout gets these slots in two ways.
 
 With `vocab-1` and `vocab-2` they are inserted into the order of the schedule, on all ranks at the same times: the times of a
-schedule without them, which has an interval to spare at the loss for each barrier (`Shape.barriers`). A slot of a share stands
-before all slots that start at its time or later. So no rank waits in a circle: in the order of these times, whatever a slot
-needs is earlier. S follows the last stage's F by the length of a backward pass, in which the output is broadcast. T goes with
-the next S. Tokens are looked up one microbatch ahead, and the gradients of the embedding are added up one microbatch later.
+schedule without them, which has a spare interval at the loss for each barrier (`Shape.barriers`). A slot of a share is placed
+before all slots that start at its time or later. So ranks never wait in a cycle: in the order of these times, everything that a
+slot needs is earlier. S follows the last stage's F by the length of a backward pass, in which the output is broadcast. T goes
+with the next S. Tokens are looked up one microbatch ahead, and the gradients of the embedding are added up one microbatch later.
 
 With `interlaced` all ranks run S and T of a microbatch together, between any two pairs of F and B. A gradient then needs as many
 of these rounds as there are ranks to pass all stages, an activation half as many, so the first rank holds 3P/2 microbatches.
@@ -33,7 +33,7 @@ INTERLACED = "interlaced"
 Times = dict[Slot, tuple[float, float]]
 """Slot -> its start and its end."""
 Cut = tuple[float, int, int]
-"""Time, microbatch and kind of a slot that stands on every rank. At equal times slots of earlier microbatches go first."""
+"""Time, microbatch and kind of a slot that all ranks have. At equal times slots of earlier microbatches go first."""
 S, T, LOOK_UP, ADD_UP = range(4)
 """The kinds of slots of shares."""
 

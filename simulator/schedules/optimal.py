@@ -109,7 +109,7 @@ def _shop_of(shape: Shape) -> tuple[JobShop, Fraction]:
     durations = shape.durations
     kinds = (durations.forward, durations.input_gradient, durations.weight_gradient)
     given = [x for kind in kinds for x in (kind if isinstance(kind, tuple) else (kind,) * shape.ranks)]
-    every = [Fraction(str(float(x))) for x in (*given, durations.comm)]  # the decimals that durations are written as
+    every = [Fraction(str(float(x))) for x in (*given, durations.comm)]  # the decimal text of the durations
     longest = max(every)
     unit = Fraction(1, lcm(*(length.denominator for length in every)))
     if longest / unit * shape.microbatches * shape.ranks > MOST_EXACT:

@@ -211,6 +211,6 @@ class VOrderBuilder:
             self.arrivals[rank][kind + 1][microbatch] = end
 
     def _held(self, rank: int, waiting: int) -> int:
-        """Halves of activations that a rank holds, where those that wait for their W count so much."""
+        """Halves of activations that a rank holds, if those that wait for their W count `waiting` halves each."""
         f0, f1, i1, i0 = self.counts[rank]
         return WHOLE * (f0 + f1 - i1 - i0) + waiting * len(self.states.waiting[rank])
