@@ -116,8 +116,8 @@ __all__ = sorted(_WHERE)  # noqa: PLE0605
 
 
 class _Face(ModuleType):
-    """The package as users hold it. Importing `simulator.memory.account`, say, makes Python store the subpackage `memory` here,
-    where a verb of that name stands: the verb stays."""
+    """The package module as users see it. Importing `simulator.memory.account`, for example, makes Python store the subpackage
+    `memory` here, which would replace the public function of that name: the function is kept."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _WHERE and isinstance(value, ModuleType)):
