@@ -139,7 +139,7 @@ def estimates(algorithm: str, payload_bytes: float, g: Group) -> list[tuple[floa
     hops, doublings = (
         g.ranks // g.nodes - 1,
         g.nodes.bit_length() - 1,
-    )  # hops along the ranks of a node, doublings of the number of nodes
+    )  # hops inside a node; log2 of nodes
     nics, both_ways = (g.nics_bytes_per_s, g.nics_bytes_per_s * 2) if is_far else (math.inf, math.inf)
     counted = g.inside_bytes_per_s * (COUNTED[g.generation] if nvlink else COUNTED_PCIE)
     of_ring = g.ranks / (2 * (g.ranks - 1))  # algorithm bandwidth of an all-reduce over its bus bandwidth
