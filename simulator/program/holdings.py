@@ -1,6 +1,6 @@
 """Holdings: what the bytes in the memory of a GPU are.
 
-What an operation of the model takes is activations. A pass that adds other tensors says so with a `Buffer`:
+Bytes that an operation of the model takes are activations. A pass that adds other tensors declares them with a `Buffer`:
 `op.holding(Buffer(Holding.GATHERED, held_bytes=n))`.
 """
 
@@ -20,10 +20,10 @@ class Holding(Enum):
     MASTER = "master copy"
     """Parameters in fp32, beside those in a format of fewer bits."""
     MOMENTS = "moments"
-    """What the optimizer keeps from step to step."""
+    """State of the optimizer that is kept from step to step."""
     ACTIVATIONS = "activations"
     LOGITS = "logits"
-    """What the head and the loss keep."""
+    """Tensors that the head and the loss keep."""
     COMMUNICATION = "communication buffers"
     """Buffers of reductions, and tensors that came from other ranks and are not kept."""
     WORKSPACE = "working set"

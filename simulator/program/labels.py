@@ -34,7 +34,7 @@ class Labels:
     pipeline: int = 0
     """The pipeline coordinate of the role."""
     columns: dict[Any, Any] = field(default_factory=dict)
-    """Values of all `ops` by name, worked out once for the labels of all roles."""
+    """Values of all `ops` by name, computed once for the labels of all roles."""
 
     def __repr__(self) -> str:
         return f"Labels({len(self.step):,} rows)"
@@ -98,7 +98,7 @@ class Labels:
 
     @cached_property
     def interrupted(self) -> Array:
-        """A number for each row, different for rows that need to be told apart when many rows are simulated as one."""
+        """A number for each row, different for rows that must stay separate when many rows are simulated as one."""
         number: Array = 2 * self.iteration + self.in_phase("optimizer")
         norm = np.flatnonzero(self.in_phase("norm"))
         number[norm] = -1 - norm
@@ -106,7 +106,7 @@ class Labels:
 
     @cached_property
     def kept_apart(self) -> Array:
-        """A number for each row, equal for rows that need not be told apart when the time of a rank is measured by cause."""
+        """A number for each row, equal for rows that need no distinction when the time of a rank is measured by cause."""
         optimizing = (self.phase == "optimizer") & self.is_compute
         number: Array = 4 * self.iteration + 2 * optimizing + self.is_compute
         return number
@@ -123,7 +123,7 @@ class Labels:
         return tuple(self.ops[op] for op in np.flatnonzero(used).tolist()), (np.cumsum(used) - 1)[self.op]
 
     def total_flop(self, variant: int, calls: Array) -> int:
-        """Flop of the rows, each called so many times, by the `full` convention, on ranks of a variant."""
+        """Flop of the rows times their numbers of `calls`, by the `full` convention, on ranks of a variant."""
         of_op = self._column(variant, lambda: [op.flop_of(variant) if isinstance(op, Compute) else 0 for op in self.ops])
         rows = np.bincount(self.op, calls, minlength=len(self.ops)).astype(np.int64)
         return sum(n * of_op[at] for at, n in zip(np.flatnonzero(rows).tolist(), rows[rows > 0].tolist(), strict=True))
@@ -153,7 +153,7 @@ class Labels:
         return [self.block(row) for row in range(len(self.op))]
 
     def of_op(self, value: Callable[[AnyOp], Any]) -> Array:
-        """A value of the operation of each row, asked once for each operation that has rows."""
+        """A value of the operation of each row, evaluated once for each operation that has rows."""
         ops, number = self._used
         column: Array = np.array([value(op) for op in ops])[number]
         return column

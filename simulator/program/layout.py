@@ -160,7 +160,7 @@ def as_taken(schedule: Any, shape: Shape) -> Shape:
 def check(layout: Layout) -> None:
     """Checks that F and B (or F, I and W) of each stage and microbatch occur once, on the stage's rank and in this order.
 
-    Copies of a stage must stand on different ranks, and exchanges must send what the rank has, and once.
+    Copies of a stage must be on different ranks, and exchanges must send each result of the rank once.
     """
     faults = list(_copies_on_one_rank(layout))
     for rank, boxes in enumerate(layout.orders if layout.defined_exchanges else ()):
@@ -186,7 +186,7 @@ def _faults_of_slots(layout: Layout) -> list[Fault]:
 
 
 def _is_sound(layout: Layout) -> bool:
-    """Whether the slots have no fault, which is quicker to say than which they have."""
+    """Whether the slots have no fault, which is faster than a search for the faults."""
     stages, microbatches, of = layout.stages, layout.shape.microbatches, layout.slots
     inside = (of.kind >= 0) & (of.stage >= 0) & (of.stage < stages) & (of.microbatch >= 0) & (of.microbatch < microbatches)
     if not inside.all():
@@ -229,7 +229,8 @@ def _out_of_order(rank: int, boxes: Sequence[Box]) -> list[Fault]:
 
 
 def _copies_on_one_rank(layout: Layout) -> Iterator[Fault]:
-    """Faults of stages that a rank holds in more than one direction: copies of one set of weights that nothing keeps equal."""
+    """Faults of stages that a rank holds in more than one direction: two copies of its weights, which no reduction keeps
+    equal."""
     for stage, ranks in enumerate(zip(*layout.placements, strict=True)):
         for rank in sorted({rank for rank in ranks if ranks.count(rank) > 1}):
             hint = "placements in which every direction has the stage on another rank, such as opposite ones on an even number"

@@ -26,8 +26,8 @@ DEEPEP = "deepep"
 """The library of exchanges of experts that forwards tokens within nodes."""
 COPY_OUT, COPY_IN, UPDATE_ON_HOST = "copy_out", "copy_in", "update_on_host"
 PAGEABLE_OUT, PAGEABLE_IN = "pageable_copy_out", "pageable_copy_in"
-"""Kinds of collectives of the axis `OFFLOAD`, each of a single rank. Pageable memory is not locked: a core copies it, piece by
-piece, to or from a buffer of the driver."""
+"""Kinds of collectives of the axis `OFFLOAD`, each of a single rank. Pageable memory is not locked: a CPU core copies it, piece
+by piece, to or from a buffer of the driver."""
 
 
 Matrix = tuple[tuple[int, ...], ...]
@@ -47,7 +47,7 @@ class Purpose(Enum):
     COUNT_ROWS = "count rows"
     """The exchange of numbers of rows that ranks send to experts."""
     DISPATCH = "dispatch"
-    """The way of tokens, or of gradients, to the ranks of their experts; COMBINE is the way back."""
+    """The exchange of tokens, or of gradients, to the ranks of their experts; COMBINE is the exchange back."""
     COMBINE = "combine"
     SORT = "sort"
     """The order of tokens by the experts of a rank, or back."""
@@ -70,8 +70,8 @@ class Purpose(Enum):
     UPDATE = "update"
     GATHER_PARAMETERS = "gather parameters"
     EXCHANGE = "exchange"
-    """The passing of queries, keys, values, results or their gradients between ranks that share sequences, or of what ranks that
-    share the vocabulary need of each other's stages."""
+    """The transfer of queries, keys, values, results or their gradients between ranks that share sequences, or of tensors between
+    ranks that share the vocabulary."""
     MERGE = "merge"
     """The addition of partial results, or of partial gradients, that arrive in steps."""
     OFFLOAD = "offload"
@@ -82,7 +82,7 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Op(Plain):
-    """Common fields of operations: a name that is unique in the body, the occupied streams, the ops to wait for, and others."""
+    """Common fields of operations: a name that is unique in the body, the occupied streams, the ops to wait for, and more."""
 
     name: str
     streams: tuple[str, ...]
@@ -130,7 +130,7 @@ class Compute(Op):
     expert: bool = False
     """Whether the op belongs to the experts of a layer."""
     frozen: bool = False
-    """Whether the parameters of the op do not learn."""
+    """Whether the parameters of the op are frozen."""
     adapter: str = ""
     """For an op of an adapter: "in" for its first matrix, "out" for its second; `split` is that of the adapted layer."""
     matrices: tuple[int, ...] = ()
@@ -142,9 +142,9 @@ class Compute(Op):
     listed: bool = False
     """Whether the plan lists the operator of the op among those whose results the backward pass computes again."""
     keeps_result: bool = False
-    """For attention: whether `held_bytes` holds the result too, because no other op keeps it as it is."""
+    """For attention: whether `held_bytes` includes the result, because no other op keeps it unchanged."""
     input_kept: bool = False
-    """For a GEMM that may keep its input in fewer bits: whether another op keeps it as it is."""
+    """For a GEMM that may keep its input in fewer bits: whether another op keeps the input unchanged."""
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernel on the ranks of every variant; one for all where `rows_of_variants` is empty."""

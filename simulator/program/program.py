@@ -61,7 +61,7 @@ class Body:
 
     @cached_property
     def parameters_by_bucket(self) -> tuple[Mapping[Bucket, int], Mapping[Bucket, int]]:
-        """Number of parameters of each bucket: those that learn, and all."""
+        """Number of parameters of each bucket: the trained ones, and all."""
         learning, all_of_them = dict[Bucket, int](), dict[Bucket, int]()
         for op in self.ops:
             if isinstance(op, Compute) and op.parameters:
@@ -94,7 +94,7 @@ class Step(NamedTuple):
     """(name of an op; a key for which the op waits, besides the ops of the body)."""
 
     def in_iteration(self, iteration: int) -> Step:
-        """The same call in a training step; there are many, and `_replace` takes several times as long."""
+        """The same call in another training step; written out because `_replace` takes several times as long."""
         return self if self.iteration == iteration else tuple.__new__(Step, (*self[:6], iteration, *self[7:]))
 
 

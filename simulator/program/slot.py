@@ -115,7 +115,8 @@ class Goal:
     objective: Literal["makespan", "span"] = "makespan"
     """makespan: time from the first start to the last end; span: the longest such time of a single rank."""
     memory_count: Literal["fw", "half"] = "half"
-    """half: I frees one half of an activation and W the other, as in zb-auto; fw: all is held from start of F to end of W."""
+    """half: I frees one half of an activation and W the other, as in zb-auto; fw: the whole is held from start of F to end of
+    W."""
     time_limit_s: float = 60.0
 
 
