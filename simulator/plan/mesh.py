@@ -1,12 +1,12 @@
-"""The mesh: which coordinates each rank has along each axis, and who shares a group, in any rank order.
+"""The mesh: the coordinates of each rank along each axis, and the groups of ranks, for any rank order.
 
 The first axis of the order varies fastest. With `tp-cp-ep-dp-pp`, Megatron's default, the ranks of a tensor-parallel group
-are neighbours, replicas come next, and pipeline stages lie farthest apart; with `tp-pp-dp` the stages of one replica stand
-together. Axes that an order leaves out have one coordinate.
+are neighbours, replicas come next, and pipeline stages are farthest apart; with `tp-pp-dp` the stages of one replica are
+neighbours. Axes that an order leaves out have one coordinate.
 
 A model with experts has a second mesh of the same ranks: there `tp` is the tensor-parallel degree of the experts, `ep` counts the
 ranks that share the experts, and `dp` the copies of the experts. Its axes are called `etp`, `ep` and `edp`, and both meshes must
-have the same pipelines, as in Megatron-LM (parallel_state.py). So `ep` is no factor of the number of ranks.
+have the same pipelines, as in Megatron-LM (parallel_state.py). So `ep` is not a factor of the number of ranks.
 """
 
 from __future__ import annotations

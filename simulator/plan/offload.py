@@ -1,4 +1,4 @@
-"""What a plan keeps in the memory of the host: activations, the optimizer's state, parameters."""
+"""Offload: data that a plan keeps in the memory of the host: activations, the optimizer's state, parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIELDS_OF_WORDS: Mapping[str, Mapping[str, Any]] = {
     "optimizer": {"optimizer": True},
     "parameters": {"optimizer": True, "parameters": True},
 }
-"""What may be offloaded by a word, and the fields that say the same."""
+"""Words for offload, and the equivalent fields."""
 
 
 @documented
@@ -38,27 +38,27 @@ class Offload(Declared):
 
     @classmethod
     def of(cls, word: str) -> Offload:
-        """What a word stands for."""
+        """The offload that a word stands for."""
         return cls(**FIELDS_OF_WORDS[word])
 
     @property
     def copies(self) -> bool:
-        """Whether anything is copied."""
+        """Whether any data are copied."""
         return self.optimizer or self.activations > 0
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What is copied."""
+        """The copied data in words."""
         fraction = "" if self.optimizer_fraction == 1 else f"{self.optimizer_fraction:g} of "
         activations = [f"{self.activations:g} of activations"] if self.activations else []
         return (*activations, *[f"{fraction}optimizer"] * self.optimizer, *["parameters"] * self.parameters)
 
     def layers(self, of: int) -> int:
-        """Number of layers whose activations are copied, the first ones of a stage of so many."""
+        """Number of layers whose activations are copied: the first ones of a stage of `of` layers."""
         return max(0, min(round(self.activations * of), of - KEPT_LAYERS))
 
     def updated(self, parameters: int) -> int:
-        """Number of parameters that a CPU updates, of those that a rank owns."""
+        """Number of parameters that a CPU updates, out of those that a rank owns."""
         return ceil(self.optimizer_fraction * parameters) if self.optimizer else 0
 
     def contradictions(self) -> Iterator[Contradiction]:

@@ -1,4 +1,4 @@
-"""The parallel plan: degrees along each axis, sharding, schedule, overlap; and how finely a run of it is simulated."""
+"""The parallel plan: degrees along each axis, sharding, schedule, overlap; and the level of detail of a simulation."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Shards:
 @documented
 @dataclass(frozen=True, slots=True)
 class Sharding(Declared):
-    """Model state that data-parallel ranks divide among them, and the collectives that this takes."""
+    """Model state that data-parallel ranks divide among them, and its collectives."""
 
     def __repr__(self) -> str:
         return _with_changes(self)

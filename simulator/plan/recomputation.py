@@ -1,4 +1,4 @@
-"""Recomputation: what of the activations the backward pass computes again."""
+"""Recomputation: activations that the backward pass computes again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Recompute(Declared):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What is recomputed: the scope and the listed operators."""
+        """The recomputation in words: the scope and the listed operators."""
         return (*([self.scope] if self.scope != "none" else []), *self.ops)
 
     @property

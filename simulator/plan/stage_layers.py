@@ -10,7 +10,7 @@ The usual division counts embedding and head as a layer each where this makes th
 
 With `redis`, the division of Yeung et al. (arXiv 2411.05288) that redistributes layers, stages hold as many layers as make the
 largest number of flop of a stage as small as whole layers allow. As in their code (github.com/sail-sg/VocabularyParallelism at
-6191c3b), layers that are left over stand in the last stages before the one with the head.
+6191c3b), remaining layers go to the last stages before the one with the head.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENDS = re.compile(r"first=(\d{1,7})(?:, ?last=(\d{1,7}))?|last=(\d{1,7})")
 GROUP = re.compile(r"\(([^()]+)\)\*(\d{1,7})")
 LETTER = re.compile(r"([EtL|])\*(\d{1,7})")
 MOST_LETTERS = 1 << 16
-"""Most letters of a layout of Megatron after all repetitions."""
+"""Largest number of letters of a layout of Megatron after all repetitions."""
 EXAMPLES = 'layout: [31, 32, 32, 31], "first=7,last=7" or "Et*3|t*4|t*4|t*3L"'
 
 
@@ -115,9 +115,10 @@ def _repeated(what: re.Pattern[str], text: str) -> str:
 
 
 def _redistributed(model: Model, sequence_length: int, stages: int) -> tuple[int, ...]:
-    """The layers of every stage if each layer in turn goes to the stage that has the fewest flop with it, the last of several.
+    """The layers of every stage if each layer in turn goes to the stage that then has the fewest flop, the last one if several
+    do.
 
-    Layers are alike, so the largest stage is as small as possible.
+    Because all layers are alike, this makes the largest stage as small as possible.
     """
     block, size = model.block, {"batch": 1, "seq": sequence_length, "element_bytes": 1}
     further = [op for _, op in further_tokens(model, block, batch=1, seq=sequence_length, element_bytes=1)]
@@ -143,7 +144,7 @@ def _redistributed(model: Model, sequence_length: int, stages: int) -> tuple[int
 
 
 def _nearest(layers: int, stages: int) -> str:
-    """A legal layout near a wrong one, as a list if it is short, or a legal number of stages."""
+    """A legal layout similar to an illegal one, as a list if it is short, or a legal number of stages."""
     if layers < stages:
         alone = ', or layout: "first=0,last=0" for an embedding and a head alone' if layers + 2 >= stages > 2 else ""
         return f"at most {layers} stages{alone}"
