@@ -57,7 +57,7 @@ class HostTimes(Declared):
 @documented
 @dataclass(frozen=True, slots=True)
 class HostWork(Declared):
-    """What the host does for a plan whose CPUs update parameters, besides the update."""
+    """Additional work of the host, besides the update, for a plan whose CPUs update parameters."""
 
     pinned: Annotated[
         bool,
@@ -110,7 +110,7 @@ class LowPrecision(Declared):
         return self.weight_gradients and self.keeps_narrow
 
     def keeps_originals(self, dtype: str) -> bool:
-        """Whether a linear layer keeps no narrow copy of what another operator keeps, with the scales of a format."""
+        """Whether a linear layer keeps no narrow copy of an input that another operator keeps, with the scales of a format."""
         return self.keeps_narrow_inputs and self.keeps_original and not (dtype == "fp8" and self.scaling == "delayed")
 
 

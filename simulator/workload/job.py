@@ -1,4 +1,4 @@
-"""Job: batch, sequence length and number format of a training step; what learns in it, and by which optimizer."""
+"""Job: batch, sequence length and number format of a training step; its trained parameters and optimizer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LATER_DTYPES = ("fp4", "mxfp4", "tf32", "fp64", "int8")
 @documented
 @dataclass(frozen=True, slots=True)
 class Lora(Declared):
-    """Adapters of low rank beside linear layers (LoRA). The parameters of the model itself do not learn."""
+    """Adapters of low rank beside linear layers (LoRA). The parameters of the model itself are frozen."""
 
     rank: Annotated[Degree, "width between the two matrices of an adapter"] = 16
     targets: Annotated[tuple[Name, ...], "linear layers that have an adapter, such as [qkv, attention_out, mlp_up, mlp_down]"] = (

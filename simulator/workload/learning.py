@@ -1,9 +1,9 @@
-"""What learns: the operators of a model with frozen layers, or with adapters of low rank in place of its own parameters (LoRA).
+"""Trained parameters: the operators of a model with frozen layers, or with adapters of low rank (LoRA) and frozen parameters.
 
-A frozen operator has no weight gradient, and a frozen linear layer keeps no input. Gradients of inputs are computed behind the
-first operator that learns; a stage behind the first computes all of them, since Megatron-LM's receive buffers ask for gradients
-(`requires_grad=True`, core/pipeline_parallel/p2p_communication.py). An adapter of rank r is a product of two matrices,
-(inputs, r) and (r, outputs), and a kernel that scales its result and adds it to that of its layer. References: Hu et al., arXiv
+A frozen operator has no weight gradient, and a frozen linear layer keeps no input. Gradients of inputs are computed after the
+first trained operator; later stages compute all of them, since Megatron-LM's receive buffers require gradients
+(`requires_grad=True`, core/pipeline_parallel/p2p_communication.py). An adapter of rank r is a product of two matrices, (inputs,
+r) and (r, outputs), and a kernel that scales its result and adds it to that of its layer. References: Hu et al., arXiv
 2106.09685; NVIDIA-NeMo/Megatron-Bridge 29836cce, src/megatron/bridge/peft/utils.py (`ParallelLinearAdapter`).
 """
 
@@ -23,9 +23,9 @@ Layered = tuple[int, BlockOp]
 
 
 def learning(operators: Sequence[Layered], job: Job, first_layer: int, *, embedding: bool) -> list[Layered]:
-    """The operators of a stage as they learn, in forward order, with adapters; `first_layer` is the number of its layer 0.
+    """The operators of a stage in training, in forward order, with adapters; `first_layer` is the number of its layer 0.
 
-    A stage with the embedding begins the model: nothing asks for a gradient of its input.
+    A stage with the embedding begins the model: no gradient of its input is needed.
     """
     if not job.learns_in_part:
         return [*operators]
@@ -41,13 +41,13 @@ def learning(operators: Sequence[Layered], job: Job, first_layer: int, *, embedd
 
 
 def _if(passes: bool, op: BlockOp) -> Kernel | None:
-    """The kernel of the input gradient, where something before the operator learns, or where the kernel makes both gradients."""
+    """The kernel of the input gradient, if an operator before it is trained, or if the kernel computes both gradients."""
     return op.input_gradient if passes or op.fused_weight_gradient else None
 
 
 def _frozen(op: BlockOp, passes: bool) -> BlockOp:
-    """An operator without its weight gradient; without any backward pass where nothing before it learns."""
-    keeps = passes and op.weight_gradient is None  # a linear layer keeps its input for the weight gradient alone
+    """An operator without its weight gradient; without any backward pass if no operator before it is trained."""
+    keeps = passes and op.weight_gradient is None  # a linear layer keeps its input only for the weight gradient
     return replace(
         op,
         input_gradient=op.input_gradient if passes else None,
@@ -59,7 +59,7 @@ def _frozen(op: BlockOp, passes: bool) -> BlockOp:
 
 
 def _with_adapters(operators: Sequence[Layered], lora: Lora) -> Iterator[Layered]:
-    """The operators of a model, and an adapter behind every linear layer that has one."""
+    """The operators of a model, and an adapter after every linear layer that has one."""
     inputs: set[tuple[int, int]] = set()  # (layer, width) of the inputs that adapters keep
     for layer, op in operators:
         yield layer, op
@@ -89,7 +89,8 @@ def packed(op: BlockOp, fraction: float) -> BlockOp:
 
 
 def train_flop_per_token(model: Model, job: Job) -> float:
-    """Flop that the training of one token needs, with the scores of whole documents, without what frozen parameters save."""
+    """Flop that the training of one token needs, with the scores of whole documents, and without those that frozen parameters
+    save."""
     tokens, fraction = job.sequence_length, job.packed_fraction
     flop: float = model.train_flop_per_token(tokens, causal=False)
     if job.packing:

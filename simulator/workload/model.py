@@ -18,7 +18,7 @@ from .blocks.prediction import further_tokens
 @documented
 @dataclass(frozen=True)
 class Model(Architecture):
-    """Shape of a decoder-only transformer, and what it amounts to. Sizes are counts; nothing depends on how it is trained."""
+    """Shape of a decoder-only transformer, and the quantities that follow. Sizes are counts; none depends on the training."""
 
     def __repr__(self) -> str:
         sizes = f"{self.layers} layers, hidden {self.hidden:,}, heads {self.heads}/{self.kv_heads}, vocab {self.vocab:,}"
@@ -56,7 +56,7 @@ class Model(Architecture):
 
     @cached_property
     def active_parameters(self) -> int:
-        """Number of parameters that a token passes through: all but those of the experts that are not chosen for it."""
+        """Number of parameters that a token passes through: all except those of experts that are not chosen for it."""
         idle = sum(
             times * (op.parameters - op.parameters * self.experts_per_token // self.experts)
             for times, op in self.operators

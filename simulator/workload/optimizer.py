@@ -39,7 +39,7 @@ class Piece(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """The moments of a parameter: of which rule, how many, and bytes of all of them, with their share of scales."""
+    """The moments of a parameter: their rule, number, and total bytes with their share of scales."""
 
     rule: str
     number: int
@@ -47,7 +47,7 @@ class Moments(NamedTuple):
 
 
 NORM, CLIP = Piece("norm", 0, 1), Piece("clip", 0, 2)
-"""Gradient clipping: the norm reads the gradients, and a pass of its own scales the gradients in place."""
+"""Gradient clipping: the norm reads the gradients, and a separate pass scales the gradients in place."""
 
 
 @documented
@@ -101,7 +101,7 @@ class Optimizer(Declared):
     def pieces(self, element_bytes: int, *, fused: bool) -> tuple[Piece, ...]:
         """The kernels of an update (of Muon those of Adam): one fused kernel, or the multi-tensor operators of PyTorch.
 
-        An update with a master copy writes the half-precision weight as well, also where there is none.
+        An update with a master copy also writes the half-precision weight, even if there is none.
         """
         full = self.full
         master = full.master == "fp32"

@@ -1,8 +1,9 @@
 """Packed sequences: documents of several lengths fill a sequence, and attention stays within a document.
 
-The mask of attention is block-diagonal and causal. GEMMs and operators on rows do not notice; the scores of attention are the
-squares of the lengths of the documents instead of the square of the sequence. Every sequence is simulated with the expected
-fraction, E[L^2] / (E[L] s) for documents of random length L that fill sequences of s tokens without being cut at their ends.
+The mask of attention is block-diagonal and causal. GEMMs and operators on rows do not change; the number of scores of attention
+is the sum of the squared lengths of the documents instead of the squared length of the sequence. Every sequence is simulated with
+the expected fraction, E[L^2] / (E[L] s) for documents of random length L that fill sequences of s tokens without being cut at
+their ends.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Packing(Declared):
         return max(self.lengths, default=2 * mean - 1 if self.distribution == "uniform" else mean)
 
     def fraction(self, tokens: int) -> float:
-        """Expected fraction of the scores of a sequence of so many tokens that lie within documents."""
+        """Expected fraction of the scores of a sequence of `tokens` tokens that are within documents."""
         mean = self.mean or 1
         if self.distribution == "uniform":
             return (2 * self.longest() + 1) / (3 * tokens)
@@ -59,7 +60,7 @@ class Packing(Declared):
 
 
 def _lognormal_fraction(mean: int, sigma: float, most: int) -> float:
-    """E[L^2] / (E[L] most) for lognormal lengths L of the given mean, of which the part beyond `most` is cut off."""
+    """E[L^2] / (E[L] most) for lognormal lengths L of the given mean, cut off at `most`."""
     below, middle = NormalDist().cdf, log(mean) - sigma**2 / 2
     reach = (log(most) - middle) / sigma
     longer = 1 - below(reach)

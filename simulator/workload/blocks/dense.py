@@ -47,7 +47,7 @@ class BlockOp(Plain):
     fused_weight_gradient: bool = False
     """Whether the kernel of the input gradient also makes the gradients of the parameters."""
     frozen: bool = False
-    """Whether the parameters of the operator do not learn."""
+    """Whether the parameters of the operator are frozen."""
     adapter: str = ""
     """For an operator of an adapter: "in" for its first matrix, "out" for its second; `split` is that of the adapted layer."""
     matrices: tuple[int, ...] = ()
@@ -55,11 +55,12 @@ class BlockOp(Plain):
     listed: bool = False
     """Whether the plan lists the operator among those whose results the backward pass computes again."""
     keeps_result: bool = False
-    """For attention: whether `saved_bytes` holds the result too, because no other operator keeps it as it is."""
+    """For attention: whether `saved_bytes` includes the result, because no other operator keeps it unchanged."""
     input_kept: bool = False
-    """For a linear layer that may keep its input in fewer bits: whether another operator keeps it as it is."""
+    """For a linear layer that may keep its input in fewer bits: whether another operator keeps the input unchanged."""
     makes: tuple[str, ...] = ()
-    """The inputs of attention (`QUERIES`, `KEYS`, `VALUES`) that the operator makes; what only passes through it is not among."""
+    """The inputs of attention (`QUERIES`, `KEYS`, `VALUES`) that the operator produces, without inputs that only pass through
+    it."""
 
 
 def layer(model: Architecture, *, batch: int, seq: int, element_bytes: int, prefix: int = 0, number: int = 0) -> list[BlockOp]:
@@ -206,7 +207,7 @@ def norm(model: Architecture, name: str, shape: tuple[int, int, int]) -> BlockOp
 def scores(model: Architecture, batch: int, seq: int, element_bytes: int, prefix: int, window: int) -> BlockOp:
     """Fused attention, which keeps queries, keys, values and one number per row.
 
-    The window stays that of the model, since ranks that exchange tokens for heads see more than `seq` tokens.
+    The window is that of the model, since ranks that exchange tokens for heads attend to more than `seq` tokens.
     """
     chunked = window > 0 and model.window_kind == "chunked"
     shape = (batch, seq, model.heads, model.kv_heads, model.head_dim, True, element_bytes)

@@ -1,8 +1,8 @@
-"""Multi-token prediction: modules behind the last layer, each of which predicts one more token, as in DeepSeek-V3.
+"""Multi-token prediction: modules after the last layer that each predict one more token, as in DeepSeek-V3.
 
-A module joins the result of the module before it (of the first module: the last layer behind the final norm) with the embedding
-of a later token, each behind a norm of its own, and projects both to the width of the residual stream. A layer of the kind of the
-model's last, and a norm, follow. Each module reads the model's table and head, and has a loss of its own.
+A module joins the result of the module before it (for the first module, of the last layer after the final norm) with the
+embedding of a later token, each after its own norm, and projects both to the width of the residual stream. A layer of the same
+kind as the model's last layer, and a norm, follow. Each module uses the model's embedding table and head, and has its own loss.
 
 References: DeepSeek-V3, arXiv 2412.19437, section 2.2; Megatron-LM d98e8a6, core/transformer/multi_token_prediction.py
 (MultiTokenPredictionLayer, process_mtp_loss), which has all modules on the stage of the head, with a copy of the table, and runs
@@ -23,7 +23,7 @@ from .dense import BlockOp, embedding, head, linear, norm, rowwise
 def further_tokens(
     model: Architecture, block: ModuleType, *, batch: int, seq: int, element_bytes: int, prefix: int = 0, owns_table: bool = False
 ) -> Iterator[tuple[int, BlockOp]]:
-    """The operators of all modules behind the final norm, each with the number of its module, or -1 for table and head.
+    """The operators of all modules after the final norm, each with the number of its module, or -1 for table and head.
 
     `block` describes the layers of the model. A rank that holds neither the embedding nor a head tied to it owns a copy of the
     table, which is counted once.
