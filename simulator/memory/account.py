@@ -3,7 +3,7 @@ of the driver, the communication library and the allocator.
 
 Parameters, gradients and optimizer state are counted per parameter: weights in the format of activations, gradients in their own
 format, and the master copy and the moments of the optimizer, each divided among the ranks that share it. Training in fp32 needs
-no master copy, and parameters that do not learn have neither gradients nor state. What a rank holds throughout is a list of items
+no master copy, and frozen parameters have neither gradients nor state. Memory that a rank holds throughout is a list of items
 (items.py). Activations, gathered parameters and the buffers of reductions are counted operation by operation: the bytes that each
 holds from its start, and the bytes that each frees at its end. The framework gives the overhead (`MemoryOverhead`); limits.md
 lists the memory that is not counted.
@@ -38,7 +38,7 @@ class RankMemory:
     rank: int
     stages: tuple[int, ...]
     items: tuple[Item, ...]
-    """What is held throughout the step."""
+    """Memory that is held throughout the step."""
     activations_bytes: int
     host_bytes: int = 0
     """Memory of the host that the GPU uses for offloaded data."""
@@ -95,7 +95,7 @@ class RankMemory:
 
 
 class _Held(NamedTuple):
-    """What a rank holds whatever the order in which it runs the bodies of its stages."""
+    """Memory that a rank holds regardless of the order in which it runs the bodies of its stages."""
 
     items: tuple[Item, ...]
     end_of_step: tuple[int, str]
@@ -103,7 +103,7 @@ class _Held(NamedTuple):
 
 
 class Account:
-    """The memory of the ranks of a program, but for the order in which they run its bodies. What is found out is kept."""
+    """The memory of the ranks of a program for any order in which they run its bodies. Results are cached."""
 
     def __init__(self, program: Program, terms: Terms) -> None:
         self.program, self.terms = program, terms
@@ -112,11 +112,11 @@ class Account:
         used, working = ([usage(body, working=also) for body in program.bodies.values()] for also in (False, True))
         on_host = [usage(_on_host(body)) for body in program.bodies.values()]
         self.uses = np.array([[*of, (0, 0)] for of in (used, working, on_host)], dtype=np.int64)
-        """Of tensors, with working sets, and on the host: by body, the most bytes that it adds and those that it leaves. The last
-        body is none, which adds nothing."""
+        """For tensors, for tensors with working sets, and for the host: by body, the largest number of bytes that it adds and the
+        number that it leaves. The last entry is for no body, which adds nothing."""
         self.known: dict[tuple[str, ...], _Held] = {}
         self.throughout: dict[int, tuple[tuple[int, ...], _Held, tuple[Item, ...]]] = {}
-        """Rank -> its stages, and what it holds throughout, of its stages and of its communicators."""
+        """Rank -> its stages, and the memory that it holds throughout for its stages and its communicators."""
 
     def memory(self, bodies: Sequence[Array] | None = None, ranks: Iterable[int] | None = None) -> tuple[RankMemory, ...]:
         """The memory of every pipeline rank, or of some, for its largest role; with `bodies`, for roles that run these bodies,
@@ -151,14 +151,14 @@ class Account:
         return RankMemory(rank, stages, items, activations, held.host_bytes + copied)
 
     def _held_throughout(self, rank: int) -> tuple[tuple[int, ...], _Held, tuple[Item, ...]]:
-        """The stages of a rank, and what it holds throughout."""
+        """The stages of a rank, and the memory that it holds throughout."""
         program = self.program
         stages = tuple(number for number, stage in enumerate(program.stages) if stage.rank == rank)
         forward = {step.stage: step.body for step in reversed(program.orders_of(rank)[0]) if step.phase == FORWARD}
         return stages, self._held(tuple(forward[stage] for stage in stages)), tuple(nccl_items(program, rank, self.terms))
 
     def _held(self, names: tuple[str, ...]) -> _Held:
-        """What a rank holds throughout of the stages with these forward bodies."""
+        """The memory that a rank holds throughout for the stages with these forward bodies."""
         if names not in self.known:
             ops = [op for name in names for op in self.program.bodies[name].ops]
             self.known[names] = _Held(
@@ -199,7 +199,7 @@ def usage(body: Body, *, working: bool = False) -> tuple[int, int]:
 
 
 def _on_host(body: Body) -> Body:
-    """The copies of activations of a body, with what they hold and free in the memory of the host."""
+    """The copies of activations of a body, with the bytes that they hold and free in the memory of the host."""
     copies = (op for op in body.ops if isinstance(op, Collective) and op.purpose is Purpose.OFFLOAD)
     held = ((op, op.payload_bytes if op.kind == COPY_OUT else 0) for op in copies if op.part is not Part.OPTIMIZER)
     return Body(tuple(replace(op, held_bytes=size, freed_bytes=op.payload_bytes - size) for op, size in held))
@@ -210,8 +210,8 @@ def over_time(
 ) -> tuple[Array, Array]:
     """Times in nanoseconds, and the bytes that any rank of a role holds from each time on, in the given training steps.
 
-    `changes` are the bytes that each row takes at its start and adds at its end, less than none, of one class or of several, of
-    which `static_bytes` are held throughout. The forward pass of a pair that runs together holds all bytes that it leaves from
+    `changes` are the bytes that each row takes at its start and adds at its end (negative if it frees bytes), for one class or
+    several; `static_bytes` are held throughout. The forward pass of a pair that runs together holds all bytes that it leaves from
     the start of the pair, without use of the bytes that the backward pass frees meanwhile.
     """
     at = int(np.flatnonzero(timeline.expansion.skeleton.program == role)[0])
@@ -235,7 +235,7 @@ def over_time(
 
 
 def _passing_bytes(held: Array, freed: Array) -> Array:
-    """What of the bytes that the rows of a body take each, of several classes, later rows of the body free: the latest first."""
+    """For each row of a body and each class, the bytes that later rows of the same body free again: the latest ones first."""
     passing = np.zeros_like(held)
     for of in range(held.shape[1]):
         waiting: list[list[int]] = []
@@ -251,6 +251,6 @@ def _passing_bytes(held: Array, freed: Array) -> Array:
 
 
 def all_changes(labels: Labels) -> Array:
-    """The bytes that each row takes at its start and adds at its end, whatever they are: an array of (rows, 2, 1)."""
+    """The bytes of all classes together that each row takes at its start and adds at its end: an array of (rows, 2, 1)."""
     changes: Array = np.array([[[op.held_bytes], [-op.freed_bytes]] for op in labels.ops])[labels.op]
     return changes

@@ -1,6 +1,7 @@
 """Items of the memory account that a rank holds throughout: each a number of bytes of a class, with the formula of the number.
 
-To count something more, yield one more item. What operations take and free is not here, but with them (`Op.held_bytes`).
+To count additional memory, yield one more item. Bytes that operations take and free are fields of the operations
+(`Op.held_bytes`).
 
 NCCL keeps buffers for every communicator: for each connection, channel and protocol. A ring or a chain of a tree connects a GPU
 with two neighbours at any size of the group, a transfer with its other end. For each connection every channel holds two
@@ -41,7 +42,7 @@ NOTHING_OFFLOADED = Offload()
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A line of the account: what the bytes are, of what, and the formula that gives their number."""
+    """A line of the account: the class of the bytes, their subject, and the formula of their number."""
 
     kind: Holding
     what: str
@@ -60,7 +61,7 @@ class Terms:
     """Bytes of an activation, and of a gradient that autograd makes."""
     shards: Shards
     expert_shards: Shards
-    """Those of experts."""
+    """Degree of each axis of the mesh of experts."""
     degrees: Mapping[str, int] = field(hash=False)
     """Degree of each axis of the mesh."""
     overhead: MemoryOverhead
@@ -70,13 +71,13 @@ class Terms:
     """The data that the host holds."""
     optimizer: Optimizer = field(default_factory=Optimizer)
     frozen_parameter_bytes: int = 2
-    """Bytes of a parameter that does not learn."""
+    """Bytes of a frozen parameter."""
     in_buckets: tuple[bool, bool] = (False, False)
     """Whether buckets hold gradients a second time: of the parameters outside of experts, and of experts."""
 
 
 def static_items(ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
-    """What a GPU holds throughout a step but for the buffers of NCCL; `ops` are the forward operations of its stages."""
+    """The memory that a GPU holds throughout a step, except NCCL buffers; `ops` are the forward operations of its stages."""
     kernels = [op for op in ops if isinstance(op, Compute)]
     learning, frozen = ([op for op in kernels if op.frozen is frozen] for frozen in (False, True))
     shards, of_experts = terms.shards, terms.expert_shards
@@ -99,7 +100,8 @@ def static_items(ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
 
 
 def _optimizer_items(kernels: Sequence[Compute], terms: Terms) -> Iterator[Item]:
-    """The state of the optimizer, for the rest of the model and for experts, and for matrices where they have another state."""
+    """The state of the optimizer, separately for experts and the rest of the model, and for matrices if they have another
+    state."""
     optimizer, parameters = terms.optimizer, Counter[tuple[bool, bool]]()
     for op in kernels:
         parameters[op.expert, op.is_matrix and optimizer.kind == "muon"] += op.parameters
@@ -113,10 +115,10 @@ def _optimizer_items(kernels: Sequence[Compute], terms: Terms) -> Iterator[Item]
 
 
 def passing_items(activations: int, tensors: int, at_end: tuple[int, str], terms: Terms) -> Iterator[Item]:
-    """What is in use at the peak beside the bytes of activations, and what the allocator reserves and cannot use.
+    """Memory in use at the peak besides activations, and memory that the allocator reserves and cannot use.
 
-    `tensors` are the bytes of activations with working sets, at most. The largest tensors of the end of a step (`at_end`) come
-    when activations are gone. Of those of whole stages the allocator takes none from the room that activations leave.
+    `tensors` is the peak of activations with working sets. The largest tensors of the end of a step (`at_end`) are allocated
+    when activations are freed; for tensors of whole stages the allocator is assumed not to reuse the memory of activations.
     """
     end, formula = at_end
     yield Item(Holding.WORKSPACE, "kernels at the peak", f"{tensors - activations:,} bytes", tensors - activations)
@@ -155,8 +157,8 @@ def end_of_step(ops: Sequence[AnyOp], terms: Terms) -> tuple[int, str]:
 
 
 def host_bytes(ops: Sequence[AnyOp], terms: Terms) -> int:
-    """What the host holds for a GPU throughout a step: gradients in fp32, and 16-bit parameters as it copies them to the GPU,
-    beside the state that the GPU would hold.
+    """Memory of the host that a GPU uses throughout a step: gradients in fp32, 16-bit parameters in the form that is copied to
+    the GPU, and the state that the GPU would hold.
     """
     kernels, shards, offload = [op for op in ops if isinstance(op, Compute)], terms.shards, terms.offload
     whole, experts = sum(op.parameters for op in kernels), sum(op.parameters for op in kernels if op.expert)
@@ -180,7 +182,7 @@ def _per_parameter(
 
 
 def _parts(kernels: Sequence[Compute], shards: int, expert_shards: int) -> list[tuple[str, int, int]]:
-    """All parameters, or experts and the others apart where as many ranks do not divide both: words, number, number of shards."""
+    """All parameters, or experts and the others separately if different numbers of ranks divide them: words, number, shards."""
     whole, experts = sum(op.parameters for op in kernels), sum(op.parameters for op in kernels if op.expert)
     if not experts or shards == expert_shards:
         return [("", whole, shards)]

@@ -1,8 +1,8 @@
 """Ledger: which operations took the bytes that a microbatch holds on a stage.
 
-Operations say how many bytes they free, but of activations not whose. They free activations of their own operator first, then
-those of their layer, the latest first. The last kernel of a layer frees all that is left of the layer, so that this order matters
-only within a layer.
+Operations state how many bytes they free, but for activations not which ones. They free activations of their own operator first,
+then those of their layer, the latest first. The last kernel of a layer frees everything that remains of the layer, so this order
+matters only within a layer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUFFERS = {
     Holding.COMMUNICATION: "buffers of reductions",
     Holding.GRADIENTS: "gradients before their reduction",
 }
-"""What the buffers of a class are called in items; others are called by their class."""
+"""Names of the buffers of a class in items; other buffers have the name of their class."""
 
 Passing = tuple[int, int, int]
 """A microbatch on a stage: training step, stage, microbatch."""
