@@ -38,7 +38,7 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         known = self.list_commands(ctx)
-        if name not in known and not name.startswith("-"):  # of which click says that it is no option
+        if name not in known and not name.startswith("-"):  # click reports an unknown option
             raise UserError(f"no command {shown(name)}", hint=did_you_mean(name, known))
         command: click.Command | None = import_module(f"simulator.commands.{name}").command if name in known else None
         return command
@@ -61,25 +61,25 @@ def cli(context: click.Context) -> None:
 
 def main() -> None:
     """Runs the command line and exits with its code."""
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # there are none, and looking for them takes a while
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no large matrices here, and threads take a while to start
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # there are none, and the search for them takes time
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # there are no large matrices, and threads take time to start
     received = _stop_on_signals()
     gc.set_threshold(MOST_NEW_OBJECTS, 50, 50)  # a run makes many objects and little garbage
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # what a terminal has no characters for is escaped
+        if isinstance(stream, TextIOWrapper):  # characters that the terminal cannot show are escaped
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
-    if received and code == 0:  # code that Python calls on its way may swallow what the handler raised
+    if received and code == 0:  # other code may have swallowed the exception of the handler
         on_stderr("stopped too late: what there is to write was written")
         code = INTERRUPTED if received[0] == signal.SIGINT else TERMINATED
-    gc.freeze()  # and all of them end with the process: looking through them once more takes a while
-    if code == INTERRUPTED:  # of an interrupt within `exec`, as while a dataclass is made, `python -m` would die once more
+    gc.freeze()  # all objects end with the process: a last garbage collection would only take time
+    if code == INTERRUPTED:  # after an interrupt within `exec`, as in the creation of a dataclass, `python -m` would raise again
         _flush_and_end(code)
     sys.exit(code)
 
 
 def _flush_and_end(code: int) -> None:
-    """Ends the process with a code, and nothing else."""
+    """Flushes the output and ends the process with a code, without any cleanup."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -106,7 +106,7 @@ def _stop_on_signals() -> list[int]:
     hung_up = getattr(signal, "SIGHUP", None)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    if hung_up is not None and signal.getsignal(hung_up) != signal.SIG_IGN:  # which nohup asks for
+    if hung_up is not None and signal.getsignal(hung_up) != signal.SIG_IGN:  # `nohup` ignores SIGHUP
         signal.signal(hung_up, stop)
     return received
 
@@ -155,7 +155,7 @@ def _check_outputs() -> None:
 
 
 def _discard_stdout() -> None:
-    """Discards what is still to be written to stdout, which has no reader."""
+    """Discards pending output of stdout, which has no reader."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

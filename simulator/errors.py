@@ -18,7 +18,7 @@ from . import escape
 MOST_LISTED = 32
 """Most faults that a message lists."""
 MOST_LETTERS = 400
-"""Most letters of the names that a hint lists in full."""
+"""Largest total length of names that a hint lists in full, in characters."""
 ALIKE = 0.7
 """Similarity from which a word counts as a misspelling of another one."""
 MOST_SHOWN, MOST_BITS = 60, 128
@@ -70,14 +70,14 @@ class UserError(SimulatorError):
 
 
 class OutsideDomain(UserError):
-    """A legal request in itself, but not one that this schedule (or shape, or algorithm) can serve."""
+    """A request that is legal by itself, but that this schedule (or shape, or algorithm) does not support."""
 
     def __init__(
         self, message: str, *, nearest: Mapping[str, int] | None = None, other: Mapping[str, int] | None = None, hint: str = ""
     ) -> None:
         self.reason = message
         self.nearest, self.other = dict(nearest or {}), dict(other or {})
-        """The nearest legal values, and those of another field that are legal with everything else as asked."""
+        """The nearest legal values, and the legal values of another field with everything else as requested."""
         if not hint and self.nearest:
             ways = (", ".join(f"{name} {value}" for name, value in of.items()) for of in (self.nearest, self.other) if of)
             hint = f"nearest legal: {', or '.join(ways)}"

@@ -158,8 +158,9 @@ class Declared:
 
 
 def with_word(data: Any, fields_of: Callable[[str], Mapping[str, Any] | None]) -> Any:
-    """The mapping of a file, where a key beside a word, as in `plan.sharding.group=8` over `sharding: zero1`, has made the word
-    the `name` of a mapping; `fields_of` gives the fields that the word stands for, or None for no such word."""
+    """The data of a field that may be a word or a mapping. A key set beside a word, as in `plan.sharding.group=8` over
+    `sharding: zero1`, turns the word into the `name` of a mapping, which is replaced by the fields that `fields_of` returns for
+    the word (None for an unknown word)."""
     word = data.get("name") if isinstance(data, dict) else None
     fields = fields_of(word) if isinstance(word, str) else None
     return data if fields is None else {**fields, **{key: data[key] for key in data if key != "name"}}
@@ -237,7 +238,7 @@ def form(hint: Any) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """A field of a dataclass, as declared."""
+    """The declaration of a field of a dataclass."""
 
     name: str
     key: str

@@ -57,7 +57,7 @@ def read_bounded(path: str | Path, most_bytes: int, what: str, hint: Hint = "") 
 
 
 def _hint(path: Path, error: OSError | ValueError, hint: Hint) -> str:
-    """The hint for a file that could not be read: the given one, or for a file that exists one for the error."""
+    """The hint for a file that could not be read: the given hint, or, for an existing file, the hint for the error."""
     if isinstance(hint, str):
         return hint
     if isinstance(error, (FileNotFoundError, NotADirectoryError)) or not isinstance(error, OSError):
@@ -147,7 +147,7 @@ def parsed_json(text: str | bytes, where: str, *, unique: bool = False) -> Any:
         raise UserError("not JSON that can be read: nested too deeply", where=where, hint="a few levels at most") from None
     except UnicodeDecodeError as error:
         raise _not_text(error, where, "JSON is written in UTF-8") from None
-    except ValueError:  # what remains: Python refuses to convert thousands of digits
+    except ValueError:  # the remaining case: Python refuses to convert thousands of digits
         hint = "numbers of a few dozen digits at most"
         raise UserError("not JSON that can be read: a number of thousands of digits", where=where, hint=hint) from None
 
@@ -208,7 +208,7 @@ def atomic(path: str | Path) -> Iterator[Path]:
 
 
 def keep(path: Path, data: bytes) -> None:
-    """Writes a file for later processes, and makes its folder. Raises `UserError` or `OutputFailed` where it cannot."""
+    """Writes a file for later processes, and creates its folder. Raises `UserError` or `OutputFailed` if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -218,7 +218,7 @@ def keep(path: Path, data: bytes) -> None:
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether files can be made in a folder, which is made if there is none."""
+    """Whether files can be created in a folder, which is created if missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=folder):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
 
     def replace(value: Any, /, **changes: Any) -> Any:
-        """As `dataclasses.replace`, which serves all values that are not `Plain`."""
+        """As `dataclasses.replace`, which is used for all values that are not `Plain`."""
         if not isinstance(value, Plain):
             return dataclasses.replace(value, **changes)
         new = object.__new__(type(value))

@@ -1,5 +1,5 @@
-"""Kept values: what was computed before is found again, up to a stated weight; what was not used longest goes first. And
-mappings whose values are made when they are asked for."""
+"""Caches with a limited total weight, from which the least recently used values are dropped; and mappings whose values are
+computed on demand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class WhenAsked(Mapping[str, T]):
-    """A mapping of some names, whose values are made when they are asked for, each once."""
+    """A mapping of some names, whose values are computed on demand, each once."""
 
     def __init__(self, names: Iterable[str], make: Callable[[str], T]) -> None:
         self.made: dict[str, T | None] = dict.fromkeys(names)
@@ -47,7 +47,7 @@ class Kept:
         return key in self.values
 
     def of(self, key: Hashable, make: Callable[[], T], weight: int | Callable[[T], int] = 1) -> T:
-        """The value of a key, made if it is not kept. Keys with lists or mappings, as users may write them, keep nothing.
+        """The value of a key, computed if it is not kept. Keys with lists or mappings, as users may write them, are not cached.
 
         The weight may be a function of the value.
         """

@@ -28,7 +28,7 @@ class Split(Enum):
     COLUMN = "column"
     """A linear layer with divided outputs: each rank has all of the input and some columns of the output."""
     GATHERED = "gathered"
-    """A linear layer with divided outputs, which every rank gathers behind it."""
+    """A linear layer with divided outputs, which are gathered on every rank after it."""
     ROW = "row"
     """A linear layer with divided inputs: each rank has a partial sum of the whole output."""
     INNER = "inner"
@@ -88,7 +88,7 @@ class Gemm:
     dtype: str = ""
     """The narrow format of the operands; empty where the operands have the format of the result."""
     counted: tuple[int, int] = (1, 1)
-    """The flop of the `full` convention over those that are executed, as a ratio: of scores, which parts of a sequence divide."""
+    """Ratio of the flop of the `full` convention to the executed flop, for GEMMs of scores of a part of a sequence."""
 
     @property
     def shape(self) -> str:

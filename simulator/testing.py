@@ -27,16 +27,16 @@ SHAPES = tuple(
 )
 """The grid of shapes that schedules are tried on; shapes that a schedule refuses are skipped."""
 SPLITS = (1, 2, 3)
-"""Parts of a sequence that schedules are tried with, if they look at them."""
+"""Numbers of parts of a sequence that schedules are tried with, if they support them."""
 TOLERANCE = 1e-9
 
 
 def check_schedule(schedule: Any, shapes: Iterable[Shape] | None = None) -> int:
-    """Lays the schedule out on every different shape that it takes and runs it; returns how many those were.
+    """Lays the schedule out on every different shape that it supports, and runs it; returns the number of shapes.
 
-    The schedule is a module or an object with an order, that function itself, or the name of a schedule. Without shapes it is
-    tried on the grid `SHAPES`.
-    All slots are there once and in order, nothing deadlocks with or without latency, no rank holds more chunks than
+    The schedule is a module or an object with an order, that function itself, or the name of a schedule. By default the
+    shapes are the grid `SHAPES`.
+    Every slot must occur once and in order, nothing deadlocks with or without latency, no rank holds more chunks than
     `in_flight` declares, and no rank is busy longer than the makespan.
     """
     if not (hasattr(schedule, "order") or hasattr(schedule, "orders")):
@@ -62,7 +62,7 @@ def check_schedule(schedule: Any, shapes: Iterable[Shape] | None = None) -> int:
 
 
 def _at(shape: Shape, fault: Fault) -> Fault:
-    """The fault of a schedule with the shape at which it shows."""
+    """The fault of a schedule with the shape at which it occurs."""
     sizes = {"rank": shape.ranks, "chunk": shape.chunks, "microbatch": shape.microbatches}
     where = " x ".join(counted(number, what) for what, number in sizes.items())
     hint = "CHUNKS = 1 declares one stage on each rank" if shape.chunks > 1 else ""
@@ -70,7 +70,7 @@ def _at(shape: Shape, fault: Fault) -> Fault:
 
 
 def _different(schedule: Any, shapes: Iterable[Shape]) -> Iterable[Shape]:
-    """The shapes as the schedule takes them, once each, with several splits if it looks at them."""
+    """The shapes in the form that the schedule uses, once each, with several splits if it supports them."""
     splits = SPLITS if "splits" in getattr(schedule, "OPTIONS", ()) else (None,)
     return dict.fromkeys(
         as_taken(schedule, shape if parts is None else replace(shape, splits=parts)) for shape in shapes for parts in splits
@@ -85,7 +85,7 @@ def _check_in_flight(schedule: Any, layout: Layout, peaks: list[float]) -> None:
 
 
 def _check_refusal(schedule: Any, shape: Shape, refusal: OutsideDomain) -> None:
-    """What a refusal calls the nearest legal point must be legal."""
+    """Checks that the shape that a refusal names as the nearest legal one is legal."""
     if not refusal.nearest:
         raise UserError(f"{shape} is refused without a nearest legal point: {refusal.reason}")
     names = {field.name for field in fields(Shape)}
