@@ -136,10 +136,7 @@ def nccl_estimate_s(algorithm: str, payload_bytes: float, group: Group) -> float
 def estimates(algorithm: str, payload_bytes: float, g: Group) -> list[tuple[float, float]]:
     """NCCL's latency in us and bandwidth in bytes/s of an algorithm, by protocol; a bandwidth of 0 for unavailable protocols."""
     is_far, is_blackwell, nvlink = g.nodes > 1, g.generation == "blackwell", g.link == "nvlink"
-    hops, doublings = (
-        g.ranks // g.nodes - 1,
-        g.nodes.bit_length() - 1,
-    )  # hops inside a node; log2 of nodes
+    hops, doublings = g.ranks // g.nodes - 1, g.nodes.bit_length() - 1  # hops inside a node; log2 of the nodes
     nics, both_ways = (g.nics_bytes_per_s, g.nics_bytes_per_s * 2) if is_far else (math.inf, math.inf)
     counted = g.inside_bytes_per_s * (COUNTED[g.generation] if nvlink else COUNTED_PCIE)
     of_ring = g.ranks / (2 * (g.ranks - 1))  # algorithm bandwidth of an all-reduce over its bus bandwidth
