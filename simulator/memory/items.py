@@ -61,7 +61,7 @@ class Terms:
     """Bytes of an activation, and of a gradient that autograd makes."""
     shards: Shards
     expert_shards: Shards
-    """Degree of each axis of the mesh of experts."""
+    """The shards of the state of experts."""
     degrees: Mapping[str, int] = field(hash=False)
     """Degree of each axis of the mesh."""
     overhead: MemoryOverhead

@@ -50,7 +50,7 @@ class Held(NamedTuple):
 
 
 class Ledger:
-    """What a microbatch holds on a stage, operation by operation."""
+    """The bytes that a microbatch holds on a stage, operation by operation."""
 
     def __init__(self, stage: Stage) -> None:
         self._held: dict[int, Held] = {}
@@ -62,7 +62,7 @@ class Ledger:
         return self._held.values()
 
     def begin(self, op: AnyOp) -> list[Held]:
-        """What an operation takes."""
+        """Adds the bytes that an operation takes at its start."""
         self._behind_layers |= op.layer >= 0
         of_head = self._behind_layers and op.layer < 0 and op.part is Part.FORWARD
         kind = Holding.LOGITS if of_head else Holding.ACTIVATIONS
@@ -75,7 +75,7 @@ class Ledger:
         return taken
 
     def end(self, op: AnyOp) -> list[Held]:
-        """What an operation frees."""
+        """Removes the bytes that an operation frees at its end."""
         freed = [part for buffer in op.buffers for part in self._free(buffer.freed_bytes, self._buffers(buffer.kind))]
         return freed + self._free(op.freed_bytes - sum(part.size_bytes for part in freed), self._activations(op))
 
@@ -84,7 +84,7 @@ class Ledger:
         return [number for number, held in self._held.items() if held.is_buffer and held.kind is kind]
 
     def _activations(self, op: AnyOp) -> list[int]:
-        """What is held besides buffers, in the order in which an operation frees it."""
+        """The held bytes besides buffers, in the order in which an operation frees them."""
 
         def near(number: int) -> tuple[bool, bool, bool, int]:
             own = self._held[number].op
@@ -93,7 +93,7 @@ class Ledger:
         return sorted((number for number, held in self._held.items() if not held.is_buffer), key=near, reverse=True)
 
     def _free(self, size_bytes: int, order: Iterable[int]) -> list[Held]:
-        """Takes bytes away from what is held, in the given order."""
+        """Removes bytes from the held ones, in the given order."""
         freed = []
         for number in order:
             if not size_bytes:
@@ -121,7 +121,7 @@ def words_of(op: AnyOp) -> str:
 
 
 def chains_of(steps: Iterable[Step]) -> Iterator[tuple[Passing, Chain]]:
-    """For each step of a rank the microbatch on a stage, and the bodies that it has begun by then."""
+    """For each step of a rank, its microbatch on a stage, and the bodies that this microbatch has begun by then."""
     begun: dict[Passing, Chain] = {}
     for step in steps:
         key = step.iteration, step.stage, step.microbatch
@@ -153,7 +153,7 @@ def changes_by_class(program: Program, labels: Labels) -> tuple[tuple[Holding, .
 
 
 def _changes(program: Program, stage: Stage, chain: Chain) -> list[tuple[list[Held], list[Held]]]:
-    """What each operation of the last body of a chain takes and frees."""
+    """The bytes that each operation of the last body of a chain takes and frees."""
     ledger = Ledger(stage)
     bodies = [[(ledger.begin(op), ledger.end(op)) for op in program.bodies[name].ops] for name in chain]
     return bodies[-1]

@@ -1,7 +1,7 @@
-"""The peak of a rank's memory, and what held the bytes that come and go with its microbatches.
+"""The peak of a rank's memory, and the operations that hold its bytes for microbatches.
 
-What a microbatch holds on a stage follows from the passes that it has begun there, its *chain* of bodies. So the peak of a rank
-is made of a few chains, each counted as often as there are microbatches with it.
+The bytes that a microbatch holds on a stage follow from the passes that it has begun there, its *chain* of bodies. So the peak of
+a rank is a sum over a few chains, each multiplied by the number of microbatches with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_SUMMANDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The moment at which a pipeline rank holds most, and what its microbatches hold then."""
+    """The moment of the peak of a pipeline rank, and the bytes that its microbatches hold then."""
 
     step: Step
     op: AnyOp
@@ -44,7 +44,7 @@ class _Part(NamedTuple):
     size_bytes: int
 
     def item(self, places: Mapping[tuple[int, int], int], tokens: int) -> Item:
-        """All of these bytes, held so many times at each (stage, layer); given per token where tokens divide them."""
+        """The total of these bytes, held several times at each (stage, layer); given per token where tokens divide them."""
         each = f"{self.size_bytes:,} bytes"
         if not self.is_buffer and self.size_bytes % tokens == 0:
             each = f"{tokens:,} tokens x {self.size_bytes // tokens:,} bytes"
@@ -92,7 +92,7 @@ def _peak_at(changes: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _held(program: Program, stage: int, chain: Chain, until: AnyOp | None) -> tuple[Held, ...]:
-    """What a microbatch holds while an operation of the last body of its chain runs, or (None) after the last body."""
+    """The bytes that a microbatch holds while an operation of the last body of its chain runs, or (None) after the last body."""
     ledger = Ledger(program.stages[stage])
     for body in chain[:-1]:
         for op in program.bodies[body].ops:

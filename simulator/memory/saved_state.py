@@ -1,7 +1,7 @@
-"""Bytes of a checkpoint: weights, master copy and moments of the memory account, each once, however many ranks hold or divide it.
+"""Bytes of a checkpoint: weights, master copy and moments of the memory account, each counted once for all replicas.
 
-What the ranks of a tensor-parallel group hold counts for each of them, so that the few parameters that each of them has a copy of
-(norms) count as often.
+The shares of all ranks of a tensor-parallel group are added up, so that the few parameters that each rank has a copy of (norms)
+count once per rank.
 """
 
 from __future__ import annotations
