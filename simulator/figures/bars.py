@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     """Pattern and colour of the hatch."""
 
 
-# Lightness falls from forward over input gradients and backward to weight gradients, all tints of one kind above those of the
+# Lightness decreases from forward over input gradients and backward to weight gradients, all tints of one kind above those of the
 # next, so that kinds stay apart for colour-blind readers and in grey.
 KINDS = {
     "F": Kind("forward", ("#c6e1ff", "#a3caff", "#9bc6ff", "#94c3ff"), 1.0),
@@ -125,8 +125,8 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
 
 
 def _named(run: Run, rank: int, role: int, kinds: Kinds, drawn: Sequence[int]) -> str:
-    """A rank, how many ranks are alike without those that are drawn, or which one drawn above is, its stages, and whether its
-    speed was changed."""
+    """The name of a row: the rank, the number of further ranks like it that are not drawn (or the rank above that it is like),
+    its stages, and whether its speed is perturbed."""
     first = next(one for one in drawn if kinds.of_rank[one] == kinds.of_rank[rank])
     others = kinds.others(rank, drawn)
     alike = f" and {others:,} other{'s' * (others > 1)}" if others else ""
@@ -166,7 +166,7 @@ def computing_ns(labels: Labels, times: Times) -> NDArray[np.float64]:
     rows = np.flatnonzero(labels.is_compute)
     if not len(rows):
         return np.zeros(len(labels.steps))
-    apart = int(times.end_ns.max()) + 1  # puts the steps one after another, so that a running maximum stays within a step
+    apart = int(times.end_ns.max()) + 1  # offsets the steps so that a running maximum stays within a step
     start, end = (at[rows].astype(np.int64) + apart * labels.step[rows] for at in (times.start_ns, times.end_ns))
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
@@ -212,7 +212,7 @@ def _held(result: Evaluation) -> Held:
 
 
 def merged(intervals: Sequence[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
-    """Intervals, with neighbours merged whose gap is below `gap`, too small for a reader to see."""
+    """Intervals, with neighbours merged if the gap between them is below `gap`, which is too small to be seen."""
     joined: list[tuple[float, float]] = []
     for start, end in sorted(intervals):
         if joined and start - joined[-1][1] <= gap:

@@ -77,8 +77,8 @@ def save(figure: Figure, path: str | Path) -> None:
     if suffix not in FORMATS:
         raise UserError(f"{str(path)!r} is no kind of picture", hint=f"end the name in {', '.join(FORMATS)}")
     with atomic(path) as temporary:
-        data = BytesIO()  # a PDF whose file refuses its bytes is ended once more by matplotlib, and fails in zlib
-        with rc_context({"svg.hashsalt": "trainsim"}):  # else names of markers are random
+        data = BytesIO()  # written to memory first: if the file fails, matplotlib would end a PDF a second time, and fail in zlib
+        with rc_context({"svg.hashsalt": "trainsim"}):  # otherwise the names of markers are random
             figure.savefig(data, format=suffix[1:], metadata=dict.fromkeys(FORMATS[suffix]))
         temporary.write_bytes(data.getbuffer())
 

@@ -32,10 +32,10 @@ RASTER_ABOVE = 5_000
 """Number of bars above which bars are drawn as pixels, since a vector file would be slow to open."""
 DPI = 140
 LEAST_PX = 1.2
-"""Width below which gaps in communication are not drawn, and to which shorter lines are widened: a pixel, and a margin because
-the width of the axes is known only about."""
+"""Width below which gaps in communication are not drawn, and to which shorter lines are widened: a pixel, with a margin because
+the width of the axes is known only approximately."""
 LINES, MOST_LINES, LINE_STEP_PX = 0.14, 0.3, 2.5
-"""The part of the height of a row that lines of communication take, and at most take, and the least distance of two lines."""
+"""Fractions of the height of a row: usual and largest height of all lines of communication, and least distance of two lines."""
 LINE = 0.8
 """Height of a line beside the distance to the next one."""
 DARK = 130
@@ -49,16 +49,16 @@ MIDDLE = 0.5
 PALE = 0.5
 """Share of white in the colour of the pale part of a slot."""
 PANEL_IN, TITLE_IN, NOTE_IN, AROUND_IN = 0.62, 0.3, 0.18, 1.1
-"""Inches: heights of the memory panel, of a title and of a note below it, and what a picture needs above and below its charts."""
+"""Heights in inches: of the memory panel, of a title, of a note below it, and of the margins above and below the charts."""
 BESIDE = 30
 """Points of the width of a picture that neither charts nor the names of rows take."""
 LEAST_WIDTH_IN, LEAST_ROW_IN = 4.0, 0.1
-"""Width of a picture, and height of a row, below which nothing can be read."""
+"""Width of a picture, and height of a row, below which text is unreadable."""
 POINTS = 72
 """Points of an inch."""
 LETTER, NARROW, LEGEND, BESIDE_LABEL = 0.58, 0.45, 8, 3.5
-"""Width of a letter as a fraction of the font size, at most and in the names of rows; the font size of the legend, and the
-multiple of it beside a label."""
+"""Width of a letter as a fraction of the font size, at most and in the names of rows; the font size of the legend, and the free
+space beside a label as a multiple of it."""
 SMALLEST_TITLE, LARGEST_TITLE, LARGEST_LABEL = 7.0, 11.0, 10.0
 """Font sizes of a title and of the label below the time axis, in points; both take several lines if they have to be small."""
 
@@ -309,6 +309,6 @@ def _draw_legend(figure: Figure, charts: Sequence[Chart]) -> None:
 
 
 def _width_of_legend(labels: Sequence[str], columns: int) -> float:
-    """About how many points the entries of a legend take in so many columns."""
+    """Approximate width of a legend in `columns` columns, in points."""
     lengths = np.array_split([len(label) for label in labels], columns)
     return float(sum(LEGEND * (LETTER * max(of_column.tolist()) + BESIDE_LABEL) for of_column in lengths))

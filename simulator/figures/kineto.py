@@ -1,8 +1,8 @@
-"""The traces of a run as PyTorch's profiler writes them, a file per rank: what Holistic Trace Analysis (HTA) and its like read.
+"""The traces of a run in the format of PyTorch's profiler, one file per rank, for tools such as Holistic Trace Analysis (HTA).
 
-Kernels of compute, of communication (names begin with `nccl`) and copies to the host stand on streams of a device; each has a
-launch on the host, with the same correlation. Times are whole microseconds, as HTA rounds others in a way that shifts them, ends
-and starts alike. HTA leaves the last step of a trace out: the measured steps are `ProfilerStep#0`, and an empty one follows.
+Kernels of compute and of communication (names begin with `nccl`) and copies to the host are on streams of a device; each has a
+launch on the host, with the same correlation. Times are whole microseconds, because HTA rounds fractions in a way that shifts
+starts and ends. HTA leaves the last step of a trace out: the measured steps are `ProfilerStep#0`, and an empty one follows.
 Reference: facebookresearch/HolisticTraceAnalysis, hta/common/trace_parser.py and hta/configs.
 """
 
@@ -25,7 +25,7 @@ from ..units import NS_PER_US
 from .trace import MOST_EVENTS
 
 BEFORE_US = 10
-"""Time before the measured steps, in which their first launches stand."""
+"""Time before the measured steps, for their first launches."""
 FIRST_CORRELATION = 1 << 20
 """The first number of a kernel; HTA 0.6 reads smaller ones as numbers of 16 bits."""
 FIRST_STREAM = 7
@@ -53,14 +53,14 @@ def kineto(run: Run, folder: str | Path, *, ranks: Iterable[int] | None = None) 
             "deviceProperties": [{"id": 0, "name": run.scenario.cluster.gpu.name}],
             "traceEvents": list(events_of(run, rank)),
         }
-        text = json.dumps(content)  # HTA looks for the rank with a pattern that wants a space behind the colon
+        text = json.dumps(content)  # HTA finds the rank by a pattern with a space after the colon
         with atomic(files[-1]) as temporary, open(temporary, "wb") as raw, gzip.GzipFile("", "wb", 5, raw, mtime=0) as out:
             out.write(text.encode())
     return files
 
 
 def events_of(run: Run, rank: int) -> Iterator[dict[str, Any]]:
-    """The events of a rank in the order of their starts: of each kernel its launch, and the kernel."""
+    """The events of a rank in the order of their starts: each kernel and its launch."""
     labels, timeline = run.labels[run.coordinate(rank)], run.engine_timeline
     times, observed = timeline.rank_times(rank), run.observation
     start, end = (
@@ -88,7 +88,7 @@ def events_of(run: Run, rank: int) -> Iterator[dict[str, Any]]:
 
 
 def _annotations(last: int) -> Iterator[dict[str, Any]]:
-    """The steps: the measured ones, and an empty one behind them."""
+    """The steps: the measured ones, and an empty one after them."""
     for number, (begins, ends) in enumerate(((0, last + 1), (last + 2, last + 3))):
         name = f"ProfilerStep#{number}"
         yield {
@@ -109,7 +109,7 @@ def _named(labels: Labels, row: int, lane: str, kind: str) -> tuple[str, str]:
 
 
 def _about(run: Run, labels: Labels, row: int, kind: str, payload: int) -> dict[str, Any]:
-    """What PyTorch says about a collective, and where an operation stands in the step."""
+    """The arguments that PyTorch records for a collective, and the place of an operation in the step."""
     step = labels.steps[int(labels.step[row])]
     where = {"phase": step.phase, "stage": step.stage, "microbatch": step.microbatch}
     if labels.is_compute[row]:

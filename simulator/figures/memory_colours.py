@@ -1,6 +1,7 @@
-"""The colours of the classes of memory: greens of parameters and optimizer, earth colours of what no tensor takes, and others.
+"""The colours of the classes of memory: greens for parameters and optimizer, earth colours for memory besides tensors, and
+others.
 
-None is like a colour of time, of which the same pages show many. Neighbours in a stack differ for colour-blind readers too.
+None resembles a colour of time on the same pages. Neighbours in a stack are distinguishable for colour-blind readers too.
 """
 
 from __future__ import annotations

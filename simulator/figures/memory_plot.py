@@ -1,6 +1,6 @@
 """The memory of a run over time: by class on the fullest rank, and the sum on every pipeline rank, below the capacity of a GPU.
 
-What a rank holds throughout lies at the bottom; what comes and goes lies above it.
+Memory that a rank holds throughout is at the bottom; temporary memory is above it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .time_axis import set_ticks, unit_of
 
 CAPACITY = "#b3261e"
 MOST_POINTS = 4000
-"""Largest number of times in a curve. Between two of them stands the largest sum."""
+"""Largest number of times in a curve. Each shows the largest sum of its interval."""
 MOST_NAMED = 18
 """Largest number of ranks that the legend names."""
 WIDTH_IN, LEGEND_IN, TALL_IN, LOW_IN = 12.0, 2.5, 4.2, 2.4
@@ -89,8 +89,8 @@ def _draw_ranks(axes: Axes, run: Run, end_ms: float) -> None:
 
 
 def _thinned(times: Array, held: Array, end_ms: float) -> tuple[Array, Array]:
-    """Times in milliseconds up to the end of the step, and GiB of each class; of many times only those with the largest sum of
-    all that are too close to be told apart."""
+    """Times in milliseconds up to the end of the step, and GiB of each class; of times too close to be distinguished, only the
+    one with the largest sum."""
     at_ms, values = np.append(times * MS_PER_S, end_ms), np.append(held, held[:, -1:], axis=1) / GIB
     if len(at_ms) <= MOST_POINTS:
         return at_ms, values

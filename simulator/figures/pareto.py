@@ -19,7 +19,7 @@ MOST_NAMED = 8
 
 
 class Point(NamedTuple):
-    """A simulated plan: its step time in seconds, what the front weighs against it, and its text."""
+    """A simulated plan: its step time in seconds, the second quantity of the front, and its text."""
 
     step_time_s: float
     other: float
@@ -27,7 +27,7 @@ class Point(NamedTuple):
 
 
 def pareto(points: Sequence[Point], front: Sequence[Point], against: str, title: str = "") -> Figure:
-    """A matplotlib figure of simulated plans and of the front, from its quickest plan on."""
+    """A matplotlib figure of simulated plans and of the front, from its fastest plan on."""
     figure = Drawing(figsize=(WIDE_IN, TALL_IN), layout="constrained", dpi=140)
     axes, scale = figure.subplots(), SCALES[against]
     per_s, unit = unit_of(max((p.step_time_s for p in points), default=0.0))
@@ -51,8 +51,8 @@ def pareto(points: Sequence[Point], front: Sequence[Point], against: str, title:
 
 
 def _number(figure: Figure, axes: Axes, places: Mapping[int, tuple[float, float]]) -> None:
-    """Writes the number of each plan beside its point. A number that would stand on another one is written behind it."""
-    figure.draw_without_rendering()  # which lays out the axes, and so says where points are
+    """Writes the number of each plan beside its point. A number that would overlap another one is written after it."""
+    figure.draw_without_rendering()  # lays out the axes, which gives the positions of points
     labels: list[Annotation] = []
     for number, place in places.items():
         label = axes.annotate(str(number), place, (4, 5), textcoords="offset points", fontsize=8, color=COLOUR)

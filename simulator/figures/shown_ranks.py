@@ -1,4 +1,4 @@
-"""The ranks that a picture of a run shows where nobody chose them, and what to say of those that it leaves out.
+"""The ranks that a picture of a run shows by default, and the note about the ranks that it leaves out.
 
 Ranks of one kind look alike: they run the same program at the same times. Where there are few kinds, one rank of each is shown.
 Where there are many, the first rank of every pipeline coordinate is, with the pipelines of perturbed ranks; and of too many
@@ -23,7 +23,7 @@ FEW = 16
 
 @dataclass(frozen=True, slots=True)
 class ShownRanks:
-    """The chosen ranks, in the order of the pipeline, and a sentence part about the others; empty where none is missed."""
+    """The chosen ranks, in the order of the pipeline, and a note about the others; empty if none is left out."""
 
     ranks: tuple[int, ...]
     left_out: str
@@ -41,7 +41,7 @@ class Kinds:
         return int(self.of_rank.max()) + 1
 
     def others(self, rank: int, shown: Iterable[int]) -> int:
-        """How many ranks are of the kind of a rank, without those that are shown."""
+        """Number of ranks of the same kind as a rank, without those that are shown."""
         alike = self.of_rank == self.of_rank[rank]
         return int(alike.sum() - alike[list(dict.fromkeys(shown))].sum())
 
@@ -86,8 +86,8 @@ def candidates(run: Run, kinds: Kinds) -> list[int]:
 
 
 def spread(ranks: Sequence[int], most: int, first: Sequence[int] = ()) -> list[int]:
-    """At most so many of the ranks, evenly spaced, with the first and the last of them; those in `first` come before others,
-    but take no more than half of the places."""
+    """At most `most` of the ranks, evenly spaced, including the first and the last; those in `first` are preferred, but take at
+    most half of the places."""
     if len(ranks) <= most:
         return list(ranks)
     kept = [rank for rank in ranks if rank in set(first)]
@@ -98,7 +98,7 @@ def spread(ranks: Sequence[int], most: int, first: Sequence[int] = ()) -> list[i
 
 
 def spread_within(sizes: Mapping[int, int], budget: int, first: Sequence[int] = ()) -> list[int]:
-    """About as many of the ranks, spread, as have sizes within a budget together, and at least one."""
+    """Evenly spread ranks whose sizes add up to about a budget, and at least one rank."""
     ranks, most = list(sizes), len(sizes)
     while True:
         chosen = spread(ranks, most, first)
@@ -109,12 +109,12 @@ def spread_within(sizes: Mapping[int, int], budget: int, first: Sequence[int] = 
 
 
 def evenly(values: Sequence[int], count: int) -> list[int]:
-    """So many of the values, from the first to the last."""
+    """`count` of the values, from the first to the last."""
     return [values[at] for at in np.linspace(0, len(values) - 1, count).round().astype(int).tolist()] if count else []
 
 
 def shown_ranks(run: Run, most: int, kinds: Kinds) -> ShownRanks:
-    """The ranks of which a picture with at most so many rows shows one row each."""
+    """The ranks that a picture of at most `most` rows shows."""
     ranks = spread(candidates(run, kinds), most, perturbed(run))
     return ShownRanks(tuple(ranks), left_out(kinds, ranks))
 

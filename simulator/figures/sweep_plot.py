@@ -85,7 +85,7 @@ def _line(frame: pd.DataFrame, field: str, title: str) -> Figure:
 
 
 def _entitle(figure: Figure, title: str) -> None:
-    """Writes the title in as many lines as it takes, and makes the picture taller by those beyond the first."""
+    """Writes the title in as many lines as needed, and makes the picture taller for each line after the first."""
     width_in, height_in = figure.get_size_inches()
     lines = wrap(legible(title), int(width_in / LETTER_IN))
     figure.set_size_inches(width_in, height_in + TITLE_IN * max(0, len(lines) - 1))
@@ -93,7 +93,7 @@ def _entitle(figure: Figure, title: str) -> None:
 
 
 def _turned(words: Sequence[str], room_in: float) -> dict[str, Any]:
-    """The style of labels that stand side by side: at an angle, if one is wider than its room."""
+    """The style of labels that are side by side: at an angle, if one is wider than its space."""
     wide = max(map(len, words), default=0) * LETTER_IN > room_in
     return {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if wide else {}
 

@@ -23,8 +23,8 @@ def unit_of(longest_s: float) -> tuple[int, str]:
 
 
 def set_ticks(axis: Axis, span: tuple[float, float], room: float, factor: float = 1.0, font: float = 10.0) -> None:
-    """Puts ticks on an axis that shows a span in a room of so many points: round numbers, which are `factor` times the numbers
-    of the axis."""
+    """Puts ticks on an axis that shows a span in `room` points: round numbers, which are `factor` times the numbers of the
+    axis."""
     low, high = (end * factor for end in span)
     if not high > low:
         return

@@ -61,11 +61,11 @@ SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Utilisations at which the scale of a heat map can end: the first that no link exceeds."""
 TICKS = 5
 NAMED, NEARLY = 3, 0.9
-"""Number of groups of links that the legend names, and the part of the longest wait from which links are marked."""
+"""Number of groups of links that the legend names, and the fraction of the longest wait from which links are marked."""
 
 
 def longest_waits(network: Network) -> dict[str, Array]:
-    """The links that ranks wait for nearly as long as for any, by their caption: the first ones, and the others in one."""
+    """Caption -> the links with nearly the longest waits: the first groups separately, and the others together."""
     longest = network.waited_links(network.cluster.wiring.links)
     near = [one for one in longest if one.waited_s >= NEARLY * longest[0].waited_s]
     marked: dict[str, Array] = {}

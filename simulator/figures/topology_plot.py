@@ -45,7 +45,7 @@ def draw(
 ) -> Figure:
     """A matplotlib figure; with `link_load`, the utilisation of links from 0 to 1, a heat map.
 
-    `marked` are numbers of links that stand out in it, by what to say of them.
+    `marked`: caption -> numbers of links that are highlighted.
     """
     title = legible(title or _title(cluster))
     heat = None if link_load is None else HeatMap.of(cluster, link_load, marked)

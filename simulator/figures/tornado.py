@@ -19,7 +19,7 @@ LEAST = 0.01
 
 
 def tornado(found: WhatIf) -> Figure:
-    """A matplotlib figure with a bar for each change that could be simulated; the others stand below with their reasons."""
+    """A matplotlib figure with a bar for each change that could be simulated; the others are listed below with their reasons."""
     ran = sorted((one for one in found.outcomes if one.fraction is not None), key=lambda one: abs(one.fraction or 0))
     failed = [one for one in found.outcomes if one.fraction is None]
     rows = [*failed, *ran]

@@ -50,7 +50,7 @@ def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> 
 
 @contextmanager
 def _writer(path: Path, *, zipped: bool) -> Iterator[IO[str]]:
-    """A file to write text to. Equal texts give equal files: one that is zipped holds neither its name nor a time."""
+    """A file to write text to. Equal texts give equal files: a zipped one contains neither its name nor a time."""
     if not zipped:
         with open(path, "w", encoding="utf-8") as out:
             yield out
@@ -125,8 +125,8 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
 
 
 def _slots(run: Run, rank: int, coordinate: int, lanes: int) -> Iterator[dict[str, Any]]:
-    """A slice around the kernels of each slot, on the compute thread, or where slots run side by side, on one behind all `lanes`:
-    the slices of a thread are inside one another, or apart."""
+    """A slice around the kernels of each slot: on the compute thread, or, for slots that run side by side, on another thread
+    after all `lanes`, because slices of one thread must be nested or disjoint."""
     labels, from_ns = run.labels[coordinate], run.observation.from_ns
     first, last = (
         (column - from_ns).tolist() for column in step_spans_ns(labels, run.engine_timeline.rank_times(rank), labels.is_compute)

@@ -10,9 +10,9 @@ from .drawing import Drawing, Figure, legible
 
 WIDE_IN, BAR_IN, AROUND_IN = 9.0, 0.34, 1.2
 WHOLE, LOSS, GAIN = "#31557f", "#c8781e", "#8d939c"
-"""Of the step and its flop at peak, of what a cause adds, and of a cause without which the rest takes longer."""
+"""Colours of the step and its flop at peak, of the time that a cause adds, and of a cause whose removal makes the rest longer."""
 LEAST = 0.0005
-"""The smallest part of a step that has a bar."""
+"""The smallest fraction of a step that has a bar."""
 ROOM = 1.16
 """Width of the axis beside the step, for the text at the end of a bar."""
 
