@@ -187,7 +187,7 @@ class Cluster:
         """The number of the link with the name `source>target`."""
         ends = [end.strip() for end in name.split(">")]
         if len(ends) == 2 and self.assembly and (near := self.assembly.link_in_node(*ends)) is not None:
-            return near  # without the names of all others, of which a large cluster has millions
+            return near  # a large cluster has millions of other names
         if len(ends) == 2 and len(found := self._links(ends[0], ends[1])):
             return int(found[0])
         listed = "" if self.name == INLINE else " (`trainsim topology NAME|FILE --json` lists all)"
@@ -308,7 +308,7 @@ class Assembly:
             return []
         covered = [(self.first_fabric + link, self.nic_up + nic) for link, nic in self.fabric.gathered]
         covered += [(self.first_fabric + link, self.nic_down + nic) for link, nic in self.fabric.spread]
-        # copies to the host cross links to NICs too, which the rates of NICs then do not cover
+        # copies to the host also cross the links to NICs, so the rates of NICs do not cover these links
         return covered if self.cluster.joins_hosts else [*self._covered_in_nodes(), *covered]
 
     @cached_property
@@ -357,7 +357,9 @@ class Assembly:
         flow = flow_hashes(self.cluster.options.routing, source[far], target[far])
         outside = self._outside(self.fabric, relay[far], target[far], flow)
         width = inside.shape[1]
-        whole = np.full((width + outside.shape[1], len(source)), -1, dtype=np.int64)  # hop by hop: most of a route is one pass
+        whole = np.full(
+            (width + outside.shape[1], len(source)), -1, dtype=np.int64
+        )  # assigned hop by hop, which is faster than row by row
         whole[:width], whole[width:, far] = inside.T, outside.T
         return whole.T
 

@@ -36,7 +36,7 @@ BLOCK_SCALED = {"mxfp8": "nvfp4"}
 
 
 WIDE_FORMATS = ("fp16", "bf16", "fp32")
-"""Formats of which every GPU has a peak of at least one."""
+"""Formats, at least one of which every GPU must have a peak for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Links between GPUs and the memory of their node, which copies of offloaded data cross.
 
-A GPU reaches its CPU through PCIe or through a link of its own (C2C). Over PCIe a copy crosses the link of the GPU, as the
-traffic of its NIC does, and then a link from the NIC, at whose PCIe switch their ways part. Without NICs, or over C2C, it is one
-link from GPU to CPU. A PCIe server has its own CPUs and links. Behind the CPUs is the memory of the node: the link to it carries
-what copies write and all that the CPUs read and write, the link back what copies read. Vertices and links are numbered behind
-all others of the cluster.
+A GPU reaches its CPU through PCIe or through its own link (C2C). Over PCIe a copy crosses the link of the GPU, like the traffic
+of its NIC, and then a link from the NIC, where the two routes separate in a PCIe switch. Without NICs, or over C2C, there is one
+link from GPU to CPU. A PCIe server has its own CPUs and links. The memory of the node is behind the CPUs: the link to it carries
+the bytes that copies write and all bytes that the CPUs read and write, the link back the bytes that copies read. Vertices and
+links are numbered after all others of the cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .wiring import Array, Links, Part, both_ways
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Reach:
-    """How far the other links of a cluster lead from each GPU towards its CPU."""
+    """The part of the way from each GPU to its CPU that existing links of the cluster cover."""
 
     leave: Array
     """The links from each GPU, GPUs x hops, padded with -1."""
@@ -43,7 +43,7 @@ class HostLinks:
     back: Array
     """The links of a copy from the memory."""
     memory: Array
-    """The link that carries what the CPU of a GPU reads and writes."""
+    """The link that carries the bytes that the CPU of a GPU reads and writes."""
 
 
 def host_links(host: HostMemory, usual: LinkSpec, reach: Reach, first_vertex: int, first_link: int) -> HostLinks:

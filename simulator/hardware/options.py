@@ -9,7 +9,7 @@ from ..fields import Bytes, BytesPerSecond, Declared, Degree, Key, Limits
 from ..units import GB
 
 INLINE = "inline"
-"""The name of a cluster that is written out in a scenario or given as a mapping, which commands cannot refer to."""
+"""The name of an inline cluster, written in a scenario or given as a mapping, to which commands cannot refer."""
 USUAL_CORE_BYTES_PER_S = 12.0 * GB
 """Assumed of all servers: one core of an AMD EPYC of 2023 copies pieces of 1 MiB between its cache and 2 GiB of memory at 12 to
 13 GB/s (measured here, memcpy of glibc, quiet runs)."""

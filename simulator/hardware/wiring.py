@@ -163,11 +163,11 @@ class Wiring:
         return self._classed[1]
 
     def capacities(self, links: Array) -> Array:
-        """The capacities in bytes/s of some links, and infinity where no link is (-1), without a column of all links."""
+        """The capacities in bytes/s of some links, and infinity for no link (-1), without a column of all links."""
         return self._looked_up("capacity_bytes_per_s", links, np.inf)
 
     def latencies(self, links: Array) -> Array:
-        """The latencies in seconds of some links, and 0 where no link is (-1), without a column of all links."""
+        """The latencies in seconds of some links, and 0 for no link (-1), without a column of all links."""
         return self._looked_up("latency_s", links, 0.0)
 
     def _looked_up(self, column: str, links: Array, absent: float) -> Array:
@@ -179,14 +179,14 @@ class Wiring:
         begins = np.array([*accumulate((len(run) for run in self.runs[:-1]), initial=0)])
         once = [_once(run.inside if isinstance(run, NodeLinks) else run, column) for run in self.runs]
         values, sizes = np.concatenate([*once, [absent]]), np.array([*map(len, once), 1])
-        run = np.searchsorted(begins, links, side="right") - 1  # -1 for no link, which finds the last entries
+        run = np.searchsorted(begins, links, side="right") - 1  # -1 for no link, which selects the last entries
         place = (links - np.append(begins, -1)[run]) % sizes[run]
         found: Array = values[(np.cumsum(sizes) - sizes)[run] + place]
         return found
 
     @cached_property
     def _padded(self) -> dict[str, Array]:
-        """Columns of all links, with an entry for no link behind them."""
+        """Columns of all links, with a last entry for no link."""
         return {}
 
     def _run_of(self, vertex: int) -> Vertices:
@@ -258,8 +258,8 @@ class Switching:
     site: Array | None = None
     """The site of each NIC. Data for another site leaves through the NIC of the source GPU, whatever the rail."""
     pod: int | None = None
-    """Number of nodes of a pod, where latencies and capacities on the way between two GPUs of different nodes depend, besides on
-    the two GPUs' places in their nodes, on nothing but whether these are of one pod; None where they depend on more."""
+    """Number of nodes of a pod, if latencies and capacities between two GPUs of different nodes depend only on the places of the
+    GPUs in their nodes and on whether the nodes share a pod; None if they depend on more."""
 
 
 def both_ways(lower: Array, upper: Array, bytes_per_s: Array | float, latency_s: float, name: str) -> tuple[Links, ...]:

@@ -41,7 +41,7 @@ class _Groups:
 
 
 def too_few_links(nics: int, ports: Dragonfly) -> tuple[str, str] | None:
-    """The fault and the remedy where not every two groups can be joined; None where they can."""
+    """The fault and the remedy if not every two groups can be joined; None if they can."""
     groups = -(-nics // (ports.nics_per_router * ports.routers_per_group))
     most = ports.routers_per_group * ports.global_links + 1
     if groups <= most:
