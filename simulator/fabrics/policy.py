@@ -81,8 +81,8 @@ class Links:
 
 
 def links_of(cluster: Cluster, load: Loader | None = None) -> Links | None:
-    """The links of a cluster; None where links are taken at their face value, as for an explicit graph, or where the cluster of a
-    shape from user code does not state their rates.
+    """The links of a cluster; None if links are taken at their nominal bandwidth and latency, as for an explicit graph, or if the
+    cluster of a shape from user code does not state their rates.
 
     With `load`, this loader finds the fabrics in place of the shipped fabrics.
     """
@@ -218,7 +218,7 @@ AT_FACE_VALUE = {
     **dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"), ("hierarchical_pipelined",)),
     "broadcast": ("tree",),
 }
-"""Further algorithms of `auto` on links at their face value, where `auto` takes the fastest, as a library tuned for the links."""
+"""Further algorithms of `auto` on links at nominal rates, where `auto` takes the fastest, like a library tuned for the links."""
 MEASURED_AS = {"exchange": "sendrecv"}
 """Kinds of collectives that have another name in the measurements and the theory."""
 QUANTUM = ("hdr-ib", "ndr-ib", "xdr-ib")
@@ -289,7 +289,7 @@ def reducing_networks(links: Links | None) -> list[str]:
 def can_reduce(cluster: Cluster, network: str, ranks: int, nodes: int) -> bool:
     """Whether the switches that a group of `ranks` ranks over `nodes` nodes needs can reduce for algorithm nvls or sharp.
 
-    On links at their face value, network switches and NVSwitches are assumed to reduce for any number of GPUs.
+    On links at nominal rates, network switches and NVSwitches are assumed to reduce for any number of GPUs.
     """
     links = links_of(cluster)
     if links is None:

@@ -51,7 +51,7 @@ class PlacedRounds:
     """Loads of each window of rounds that are active together."""
 
     def of_payload(self, times: float) -> PlacedRounds:
-        """The same messages as parts of a payload that is so many times as large."""
+        """The same messages as parts of a payload that is `times` times as large."""
         rounds = tuple((repeats, part, message / times, peers) for repeats, part, message, peers in self.rounds)
         return PlacedRounds(rounds, tuple(Load(*(part / times for part in astuple(load))) for load in self.loads))
 
