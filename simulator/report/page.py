@@ -1,6 +1,6 @@
-"""The report of a run as one HTML file: what a step takes and why, its timeline, its memory, its network and its costs.
+"""The report of a run as one HTML file: the step time and its causes, the timeline, memory, network and costs.
 
-The file needs nothing else: no network, no server, no library. Figures and tables are plain HTML, readable without scripts; a
+The file is self-contained: it needs no network, server or library. Figures and tables are plain HTML, readable without scripts; a
 script draws the timeline and the memory of `timeline_data` on canvases. Text from outside is escaped, and the page may load
 nothing.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""What the page may load: nothing but what it holds."""
+"""Content security policy: the page may load nothing from outside."""
 KEYS = (
     "Drag across the timeline to look closer, and double-click to see all of it. Arrow keys move, + and - zoom, 0 shows all. "
     "Ctrl with the wheel zooms, Shift with the wheel moves. With #1200-1300 behind its address it opens at these milliseconds."
@@ -37,10 +37,10 @@ KEYS = (
 def report(
     run: Run, path: str | Path, *, ranks: Iterable[int] | None = None, explanation: Explanation | None = None
 ) -> TimelineData:
-    """Writes the report of a run as an HTML file, and returns what its timeline shows.
+    """Writes the report of a run as an HTML file, and returns the content of its timeline.
 
     The timeline has a rank of every kind, or of every pipeline coordinate if there are many kinds, or the given ranks. With an
-    explanation (`sim.explain`) the report says what a step is lost to, and what would make it shorter.
+    explanation (`sim.explain`) the report includes the losses of a step, and changes that would make it shorter.
     """
     must_be(run, Run, "run", "a run", 'report(sim.simulate(model, cluster, plan, job), "report.html")')
     must_be(path, (str, Path), "path", "the path of a file", 'report(run, "report.html")')

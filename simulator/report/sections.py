@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 MOST_ROWS = 12
 """Number of rows of a table beyond which the shortest are left out."""
 LEAST = 1 / 2000
-"""The smallest part of a step that is named."""
+"""The smallest fraction of a step that is named."""
 NAMES = {BUSY: "model kernels run", BUBBLE: "pipeline bubble", OPTIMIZER: "optimizer", HOST: "launch overhead"}
 COLOURS = {BUSY: "#6f8fb3", BUBBLE: "#cfd5dd", OPTIMIZER: "#4d4d4d"}
 LOSS, GAIN, WHOLE = "#c8781e", "#8d939c", "#31557f"
-"""Of what a cause adds to a step, of a cause without which the rest takes longer, and of what remains."""
+"""Colours of the time that a cause adds to a step, of a cause whose removal makes the rest longer, and of the remainder."""
 OF_MEMORY = {
     "parameters": ("parameters", MEMORY[Holding.PARAMETERS]), "gradients": ("gradients", MEMORY[Holding.GRADIENTS]),
     "optimizer": ("optimizer", MEMORY[Holding.MOMENTS]), "activations": ("activations", MEMORY[Holding.ACTIVATIONS]),
@@ -39,7 +39,7 @@ OF_MEMORY = {
 
 
 def facts(run: Run) -> str:
-    """The figures that are asked for first."""
+    """The most important figures."""
     m, have = run.metrics, run.scenario.cluster.gpu.memory_bytes
     low_s, high_s = run.step_time_interval_s
     shown = [
@@ -73,7 +73,7 @@ def _colour(cause: str) -> str:
 
 
 def time_by_cause(run: Run, timeline: TimelineData) -> str:
-    """The step of a mean rank, and of the ranks of the timeline, by what the time is spent on."""
+    """The time of a step by cause, for a mean rank and for the ranks of the timeline."""
     found, observed = run.time_by_cause, run.observation
     means = {cause: observed.mean_s(found.of(cause)) / observed.step_s for cause in found.causes}
     shown = [cause for cause, share in means.items() if share >= LEAST]
@@ -93,7 +93,7 @@ def _shares(found: TimeByCause, which: int, lasts_ns: int, shown: Sequence[str])
 
 
 def _stack(name: str, parts: Iterable[tuple[str, float, str]], more: str = "") -> str:
-    """A bar of coloured parts: colour, share of the whole, and what the part is."""
+    """A bar of coloured parts, each with its colour, its share of the whole, and its description."""
     drawn = "".join(
         f'<i style="width:{100 * share:.3f}%;background:{colour}" title="{html(text)}"></i>'
         for colour, share, text in parts
@@ -118,8 +118,8 @@ def _note(text: str) -> str:
 
 
 def idle(run: Run, *, explained: bool = False) -> str:
-    """The longest causes of time without kernels of the model, each with its place. They add up to the bars above, but for the
-    optimizer, which is there only if the page has an explanation: its kernels run meanwhile."""
+    """The longest causes of time without kernels of the model, each with its place. They add up to the bars above, except for the
+    optimizer, whose kernels run meanwhile: it is included only if the page has an explanation."""
     step_s = run.metrics.step_time_s
     found = idle_rows(idle_time(run), MOST_ROWS, LEAST * step_s, () if explained else (OPTIMIZER,))
     if not found:
@@ -133,12 +133,12 @@ def idle(run: Run, *, explained: bool = False) -> str:
 
 
 def _waited(row: IdleRow) -> str:
-    """A cause of idle time by the name that the bars above have for it, where they have the whole of it."""
+    """A cause of idle time by its name in the bars above, if the bars show all of it."""
     return f"exposed {row.text}" if row.axis else NAMES[HOST] if row.cause == LAUNCHES else row.text
 
 
 def why(found: Explanation) -> str:
-    """What the step is lost to, the waterfall, the critical path, idle time, and the changes that were simulated."""
+    """The losses of the step, the waterfall, the critical path, idle time, and the simulated changes."""
     losses = "".join(f"<li><b>{html(loss.cause)}</b>: {html(loss.text)}.</li>" for loss in found.losses)
     rows, left = [], 1.0
     *causes, peak = found.waterfall.bars
@@ -165,7 +165,7 @@ def why(found: Explanation) -> str:
 
 
 def _shorter(found: Explanation) -> str:
-    """The changes that help most, and of a pipeline what other splits of the layers gain."""
+    """The changes that help most, and, for a pipeline, the gain of other splits of the layers."""
     changes = "".join(f"<li>{html(change.text)}</li>" for change in found.best)
     shorter = f"<ol>{changes}</ol>" if changes else "<p>No change that was tried makes the step shorter.</p>"
     layers = f"<p>Layers: {html(found.splits.text(found.run.metrics.step_time_s))}.</p>" if found.splits else ""
@@ -188,7 +188,7 @@ def memory(run: Run) -> str:
 
 
 def network(run: Run) -> str:
-    """The kinds of links with their use, and how long ranks wait for them."""
+    """The kinds of links with their utilisation, and the time that ranks wait for them."""
     step_s = run.metrics.step_time_s
     used = [of for of in run.network.classes if of["bytes"]]
     rows = []

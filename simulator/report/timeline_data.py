@@ -1,8 +1,8 @@
 """The timeline of a run as plain data for a page: the operations of some ranks, packed, with their slots and their memory.
 
-Slots repeat each other: what a slot does on a stream is a *word*, a list of entries (pause before it, duration, label, whether
-it is part of the other slot of a pair), and a stream is a list of (word, pause before it, slot). Words, entries and labels are
-stored once. All times are nanoseconds.
+Slots repeat each other: the operations of a slot on a stream are a *word*, a list of entries (pause before it, duration, label,
+whether it is part of the other slot of a pair), and a stream is a list of (word, pause before it, slot). Words, entries and
+labels are stored once. All times are nanoseconds.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from ..simulation.run import Run
 from ..units import NS_PER_S, show_bytes
 
 MOST_BARS = 300_000
-"""Number of operations from which fewer ranks are shown: a page of more than a few MB is slow to open and to send."""
+"""Number of operations above which fewer ranks are shown: a page of more than a few MB is slow to open and to send."""
 MOST_RANKS = 64
 MOST_POINTS = 20_000
-"""Number of points of all memory curves from which each is reduced to its most and least in equal spans."""
+"""Total number of points of memory curves above which each curve is reduced to its maximum and minimum in equal spans."""
 SPANS = 600
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TimelineData:
-    """What a page draws, and what it says about it."""
+    """The data that a page draws, with their captions."""
 
     packed: dict[str, Any]
     ranks: tuple[int, ...]
     bars: int
     """Number of operations that take time, of all shown ranks."""
     left_out: str
-    """How many of the pipeline ranks and kinds of ranks are shown, where nobody chose and not all are."""
+    """How many of the pipeline ranks and kinds of ranks are shown, if they were chosen by default and some are left out."""
 
 
 class _Numbers(dict[Any, int]):
@@ -92,7 +92,7 @@ def rank_name(run: Run, rank: int) -> str:
 
 
 def _rank(run: Run, rank: int, others: int, numbers: tuple[_Numbers, _Numbers, _Numbers]) -> dict[str, Any]:
-    """A rank with its slots, and its streams with what takes time on them."""
+    """A rank with its slots, and its streams with the operations that take time."""
     timeline, labels = run.engine_timeline, run.labels[run.coordinate(rank)]
     times, from_ns = timeline.rank_times(rank), run.observation.from_ns
     start, end = times.start_ns - from_ns, times.end_ns - from_ns
@@ -174,7 +174,7 @@ def _memory_curves(run: Run, ranks: list[int]) -> list[list[list[int]]]:
 
 
 def _reduced(times: Array, held: Array) -> tuple[Array, Array]:
-    """The most and then the least of a curve in each of equal spans of time, with its peak and its end as they are."""
+    """The maximum and then the minimum of a curve in each of equal spans of time, with its exact peak and end."""
     if len(times) <= 2 * SPANS:
         return times, held
     edges = np.linspace(times[0], times[-1], SPANS + 1)[:-1]
