@@ -1,4 +1,4 @@
-"""Predictions of uncontended collectives for a table with the columns of nccl-tests and those that describe the machine.
+"""Predictions of uncontended collectives for a table with the columns of nccl-tests and columns that describe the machine.
 
 A row becomes a cluster (`measured_cluster`), on which collectives are timed as `trainsim collective` does: rows of one machine,
 kind, library and algorithm together, for all their sizes at once.

@@ -1,7 +1,7 @@
 """Kernels of a GPU predicted from the fits of the other GPUs, and the errors of rows by GPU and family.
 
-A GPU is left out with its own fits; those of its sister boards remain. Rows that multiply by weights which nobody filled, and
-those of GPUs that the catalog lacks, are not judged (`usable`).
+A GPU is left out with its own fits; those of its sister boards remain. Rows of GEMMs with unfilled weights, and rows of GPUs that
+the catalog lacks, are not evaluated (`usable`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import kernels
 from .report import Predicted, p90
 
 LEAST_ROWS = 20
-"""Rows of a GPU and family from which their errors are stated."""
+"""Fewest rows of a GPU and family for which errors are stated."""
 FAMILIES = ("GEMM", "attention", "experts", "memory-bound")
 
 
@@ -90,7 +90,7 @@ def named(words: str) -> str:
 
 
 def usable(path: Path) -> list[Row]:
-    """The rows of a table that are judged."""
+    """The rows of a table that are evaluated."""
     rows = read(path)
     known = {words for words in {row["gpu"] for row in rows} if named(words)}
     return [row for row in rows if row["gpu"] in known and loop_of(row["source"], row["dtype"]).filled]

@@ -4,11 +4,11 @@ A kind is a module of this folder with `UNIT`, `MEASURED_COLUMN`, `READS`, `NEED
 `predictions(rows, gpu)`; its name is that of its file. `READS` are the columns that its predictor may see: columns that describe
 the machine and the work, never measured values. A table must have the columns in `NEEDS`. Rows with the same cells in `SOURCE`
 are of one source, and scored together. `predictions` gives for each row a prediction, or the `UserError` whose message is the
-reason for its absence. A kind with `measured_memory_gb(row)` reports memory too. A kind with an `EFFORT` per row takes long, and
-needs no permission for it. A kind with `own_gpu(own)` also predicts for the GPU that this function returns; rows of a table
-without a column `gpu` belong to this GPU. A row whose measurement is blank or unusable is predicted too, but not compared; a note
-says what is unusable in the `MEASURED_COLUMN`. A kind with `published()` has rows that ship; one whose `predictions` saves its
-outcomes has an `EFFORT`; one with `apart(row)` names groups of rows that are scored apart too.
+reason for its absence. A kind with `measured_memory_gb(row)` reports memory too. A kind with an `EFFORT` per row takes long, but
+needs no `long`. A kind with `own_gpu(own)` also predicts for the GPU that this function returns; rows of a table without a column
+`gpu` belong to this GPU. A row whose measurement is blank or unusable is predicted too, but not compared; a note says why the
+`MEASURED_COLUMN` is unusable. A kind with `published()` has shipped rows; one whose `predictions` saves its outcomes has an
+`EFFORT`; one with `apart(row)` names groups of rows that are also scored separately.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..measurements.csv_tables import Row, check_header, line_of, number, read, 
 from ..simulation import estimated_effort
 
 TIER_C = "tier C"
-"""Group of the rows whose description is guessed in part."""
+"""Group of the rows whose description is partly guessed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ComparedRow:
     extrapolated: bool | None = None
     note: str | None = None
     apart: str | None = None
-    """The group in which the row is scored apart too."""
+    """The group in which the row is also scored separately."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,7 +97,7 @@ class Report(Summarised):
 
     @cached_property
     def apart(self) -> dict[str, dict[str, Any]]:
-        """Scores of the groups that are scored apart too."""
+        """Scores of the groups that are also scored separately."""
         groups = sorted({row.apart for row in self.rows if row.apart})
         return {group: error_statistics([row for row in self.rows if row.apart == group]) for group in groups}
 
@@ -140,8 +140,8 @@ def validate(
     saved: Any = None,
     expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> Report:
-    """Predicts every row of a table, or without one of the published rows that ship. Tables that take long are refused, unless
-    `long` permits them. A kind that takes long anyway takes outcomes that are `saved`, and adds others as they come."""
+    """Predicts every row of a table, or of the shipped published rows if no table is given. Tables that take long are refused,
+    unless `long` permits them. A kind with an `EFFORT` uses the outcomes in `saved`, and adds new ones as they come."""
     must_be(own, (Own, type(None)), "own", "a GPU with its profile", 'Own(gpu="h100", profile="mine.yaml")')
     known, rows = kind_named(kind), rows_of(kind, path)
     if own and not hasattr(known, "own_gpu"):
@@ -165,7 +165,7 @@ def kind_named(kind: str) -> Any:
 
 
 def rows_of(kind: str, path: str | Path | None) -> list[Row]:
-    """The rows of a table, or without one the published rows that ship."""
+    """The rows of a table, or the shipped published rows if no table is given."""
     known = kind_named(kind)
     must_be(path, (str, Path, type(None)), "path", "the name of a table", 'sim.validate("kernels", "kernels.csv")')
     if path is not None:
@@ -201,7 +201,8 @@ def _compared_row(kind: Any, number: int, row: Row, made: Predicted | UserError)
 
 
 def _notes_on_measured(kind: Any, row: Row, measured: float | None) -> Iterator[str]:
-    """Notes on the cell of what was measured: no time, although a row may be compared by another column; or in no such column."""
+    """Notes on the cell of the measurement: it holds no time, although a row may be compared by another column, or it is
+    missing."""
     column = kind.MEASURED_COLUMN
     cell = row.get(column, "").strip()
     if cell and (measured is None or not number(cell) > 0):

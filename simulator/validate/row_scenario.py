@@ -26,7 +26,7 @@ class Shown(NamedTuple):
 
 
 def of_row(kind: str, rows: Sequence[Row], name: str) -> Shown:
-    """The row of a name (its id, or its number from 0 where there is none) with its scenario."""
+    """The row of a name (its id, or its number counted from 0 if it has none) with its scenario."""
     if kind != training.__name__.rpartition(".")[2]:
         raise UserError(f"--show: {kind} become no scenarios", hint="--kind training")
     names = [row.get("id") or str(number) for number, row in enumerate(rows)]
@@ -39,7 +39,7 @@ def of_row(kind: str, rows: Sequence[Row], name: str) -> Shown:
 
 
 def scenario_text(found: Shown) -> str:
-    """The scenario of a row as a file, with where it was published, what was measured and what the scenario leaves out."""
+    """The scenario of a row as a file, with its source, its measurements and the properties that the scenario leaves out."""
     comments = "".join(
         f"# {escape.terminal(line)}\n" for text in _about(found) for line in wrap(text, LINE_WIDTH - 2, break_on_hyphens=False)
     )

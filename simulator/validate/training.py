@@ -39,12 +39,12 @@ NEEDS, SOURCE = ("gpu_model", "gpus", "layers", "hidden", "heads", "seq_len", "g
 READS = (*COLUMNS, "mem_kind")
 EFFORT = estimated_effort.TRAINING_ROW
 FEW = 8
-"""Scenarios that are not worth processes of their own."""
+"""Largest number of scenarios that are simulated without further processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryKind:
-    """What a published number of memory counts, and its unit in bytes."""
+    """Definition of a published number of memory, and its unit in bytes."""
 
     of: Callable[[RankMemory], int]
     unit: float
@@ -59,7 +59,7 @@ MEMORY = {
 ANY_MEMORY = MemoryKind(lambda rank: rank.total_bytes, GB)
 KINDS = ("", *MEMORY)
 MEASURED = ("step_time_s", "tokens_per_s_per_gpu", "samples_per_s", "tflops_per_gpu", "mfu", "mem_gb")
-"""Columns of what was measured."""
+"""Columns of measurements."""
 DERIVED = "derived layers or heads"
 """Group of the rows with sizes that their source leaves blank."""
 published = published_runs.rows
@@ -75,7 +75,7 @@ class Outcome:
 
 
 class Saved(Protocol):
-    """Outcomes that are kept beyond a validation, by the text of their scenarios."""
+    """Outcomes that outlast a validation, by the text of their scenarios."""
 
     def get(self, scenario: str) -> Any: ...
     def add(self, scenario: str, outcome: Any) -> None: ...
@@ -84,7 +84,8 @@ class Saved(Protocol):
 def predictions(
     rows: Sequence[Row], gpu: None, saved: Saved | None = None, expect: estimated_effort.Expect = estimated_effort.no_progress
 ) -> list[Predicted | UserError]:
-    """The prediction of each row, or the error that prevents it. What is saved is not simulated again, the rest is added."""
+    """The prediction of each row, or the error that prevents it. Saved outcomes are not simulated again, and new ones are
+    added."""
     described = list(map(_described, rows))
     texts = list(dict.fromkeys(text for text, _ in described if isinstance(text, str)))
     outcomes = {text: known for text in texts if saved and (known := _read(saved.get(text))) is not None}
@@ -110,7 +111,7 @@ def _described(row: Row) -> tuple[str | UserError, str]:
 
 
 def _read(saved: Any) -> Outcome | str | None:
-    """The outcome that was saved, or None where what is there is none: the scenario is simulated again then."""
+    """The saved outcome, or None if it is invalid: the scenario is then simulated again."""
     match saved:
         case str():
             return saved
@@ -125,9 +126,9 @@ def _simulated(texts: Sequence[str]) -> Iterator[tuple[str, Outcome | str]]:
     if len(texts) <= FEW:
         yield from ((text, _run(text)) for text in texts)
         return
-    choose_engine.load()  # processes that are forked have it then; others load it
+    choose_engine.load()  # forked processes inherit it; others load it
     with ProcessPoolExecutor(cores(), initializer=choose_engine.prepare_for_many) as pool:
-        runs = {pool.submit(_run, text): text for text in sorted(texts)}  # scenarios of a model share what a session keeps
+        runs = {pool.submit(_run, text): text for text in sorted(texts)}  # sorted, so that scenarios of one model share a session
         try:
             yield from ((runs[run], run.result()) for run in as_completed(runs))
         finally:
@@ -170,7 +171,7 @@ def _fullest(kind: str, memory: Sequence[RankMemory]) -> float:
 
 
 def apart(row: Row) -> str:
-    """The group in which a row is scored apart too; empty for most rows."""
+    """The group in which a row is also scored separately; empty for most rows."""
     if row.get("tier") == "C":
         return TIER_C
     facts = facts_of({"facts": row.get("facts", "")})
@@ -183,7 +184,7 @@ def measured_memory_gb(row: Row) -> float | None:
 
 
 def measured(row: Row) -> float | None:
-    """Seconds of a step as they were published, or as they follow from what was published; None if nothing was."""
+    """Published seconds of a step, or seconds that follow from other published numbers; None without any."""
     if step_s := _positive(row, "step_time_s"):
         return step_s
     try:
