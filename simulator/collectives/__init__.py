@@ -1,7 +1,7 @@
 """Collective algorithms, one file each: the messages between the ranks of a group, in rounds.
 
 An algorithm is a module with `KINDS`, the collectives that it knows, and a pure function `rounds(kind, nodes)`: given the
-node of every rank of a group (members of a node stand together), the rounds of messages that carry one payload. A message of
+node of every rank of a group (members of a node are consecutive), the rounds of messages that carry one payload. A message of
 a round starts when both its ends have finished the previous round; in a repeated round, as soon as the data that its source
 passes on has arrived. The payload of a gather or a scatter is the whole tensor; that of an all-to-all is what one rank
 holds before (and after) it; a broadcast starts at the first member. Everything else follows from the rounds:
@@ -14,8 +14,8 @@ holds before (and after) it; a broadcast starts at the first member. Everything 
   approach the limit;
 - under contention a collective is modelled as one flow: all messages of all rounds together, weighted by their bytes.
 
-An all-to-all may be uneven: its module takes `rounds(kind, nodes, matrix)`, where entry (i, j) is what rank i has for rank j,
-in any unit, and the payload is what a rank holds on average.
+An all-to-all may be uneven: its module takes `rounds(kind, nodes, matrix)`, where entry (i, j) is the data that rank i sends to
+rank j, in any unit, and the payload is the mean over ranks of the data that a rank holds.
 
 Optional names of a module are
 
@@ -84,7 +84,7 @@ class Edges:
 
 
 class Everyone(Edges):
-    """The edges from every member to every other, which are written out only where they are looked at one by one."""
+    """The edges from every member to every other, which are written out only when they are needed one by one."""
 
     def __init__(self, members: int) -> None:
         object.__setattr__(self, "members", members)
@@ -177,7 +177,7 @@ class Grid:
 
     @classmethod
     def of(cls, nodes: Array) -> Grid:
-        """The grid of a group, which must have one."""
+        """The grid of a group, which must have equally many ranks in every node."""
         if not is_even(nodes):
             raise UserError(
                 "nodes of the group hold different numbers of its ranks, or ranks of a node are not side by side",
@@ -215,9 +215,9 @@ def is_even(nodes: Array) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """As many lanes through a group as its smallest node has ranks: each enters every node at another rank and leaves it at the
-    rank before, so that it has a NIC of its own everywhere. One lane within a node, or where ranks of a node are not side by
-    side."""
+    """Lanes (rings or trees) through a group, as many as its smallest node has ranks. Each lane enters every node at a different
+    rank and leaves it at the rank before, so that it has its own NIC in every node. There is one lane within a node, or if the
+    ranks of a node are not consecutive."""
 
     first: Array
     """Node -> its first member."""

@@ -19,7 +19,7 @@ KINDS = ("all_reduce", "reduce_scatter", "all_gather", "alltoall")
 
 
 def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Round, ...]:
-    """All pairs at once: 1/n of the payload each, or what a matrix of bytes has for them."""
+    """All pairs at once: 1/n of the payload each, or the entries of a matrix of bytes."""
     n = len(nodes)
     if matrix is not None:
         held = checked_matrix(kind, n, matrix)

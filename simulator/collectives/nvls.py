@@ -1,4 +1,4 @@
-"""NVLink SHARP (NVLS): the NVSwitch adds up data that it reads from all GPUs of a node and multicasts the result to them.
+"""NVLink SHARP (NVLS): the NVSwitch reduces data that it reads from all GPUs of a node and multicasts the result to them.
 
 For an all-reduce each rank reads the sum of its part of the payload and writes it to all: (k + 1)/k of the payload leaves and
 reaches each of the k ranks of a node, where a ring takes 2(k - 1)/k. Uncontended in one node, with latency a and bandwidth B,
