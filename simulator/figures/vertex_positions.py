@@ -156,9 +156,7 @@ def _stack(found: Positions, cluster: Cluster, placed: int) -> None:
         order, apart = np.argsort(middle, kind="stable"), max(0.9, min(MOST_APART, span / len(members)))
         found.centre[members[order]] = np.stack([_spread(middle[order], apart), np.full(len(members), top)], axis=1)
         found.size[members] = (0.7 * span if len(members) == 1 else 0.8 * apart, SQUARE)
-        count = bought.get(
-            WORDS.get(kind, kind), len(members)
-        )  # more than in the graph, which pools equal switches under sprayed traffic
+        count = bought.get(WORDS.get(kind, kind), len(members))  # may exceed the graph's, where spraying pools switches
         pooled = f"{count:,} {plural(kind, count)}, as {len(members):,}"
         found.layers.append((top, plural(kind, count) if count == len(members) else pooled))
         below = np.concatenate([below, members])

@@ -357,9 +357,7 @@ class Assembly:
         flow = flow_hashes(self.cluster.options.routing, source[far], target[far])
         outside = self._outside(self.fabric, relay[far], target[far], flow)
         width = inside.shape[1]
-        whole = np.full(
-            (width + outside.shape[1], len(source)), -1, dtype=np.int64
-        )  # assigned hop by hop, which is faster than row by row
+        whole = np.full((width + outside.shape[1], len(source)), -1, dtype=np.int64)  # a row per hop, which is faster to fill
         whole[:width], whole[width:, far] = inside.T, outside.T
         return whole.T
 
