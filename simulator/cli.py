@@ -70,7 +70,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
     if received and code == 0:  # other code may have swallowed the exception of the handler
-        on_stderr("stopped too late: what there is to write was written")
+        on_stderr("stopped too late: all output was already written")
         code = INTERRUPTED if received[0] == signal.SIGINT else TERMINATED
     gc.freeze()  # all objects end with the process: a last garbage collection would only take time
     if code == INTERRUPTED:  # after an interrupt within `exec`, as in the creation of a dataclass, `python -m` would raise again
@@ -128,7 +128,7 @@ def run(args: list[str]) -> int:
         return _say(_Stopped("interrupted", INTERRUPTED), as_json)
     except click.ClickException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", " ".join(["trainsim", *args[:1]]))
-        return _say(UserError(cut(error.format_message()), hint=f"`{command} --help` shows what it takes"), as_json)
+        return _say(UserError(cut(error.format_message()), hint=f"`{command} --help` lists its arguments and options"), as_json)
     except SimulatorError as error:
         return _say(error, as_json)
     except Exception as error:

@@ -83,7 +83,7 @@ class Explanation(Summarised):
         metrics = self.run.metrics
         tops = [(f"loss {i}", one.text) for i, one in enumerate(self.losses[:3], 1)]
         changes = [(f"change {i}", one.text) for i, one in enumerate(self.best, 1)]
-        nothing = [("change", "none that was tried makes the step shorter")]
+        nothing = [("change", "no tried change makes the step shorter")]
         return [("step time", f"{show_s(metrics.step_time_s)}, MFU {metrics.mfu:.1%}"), *tops, *(changes or nothing)]
 
     def as_dict(self) -> dict[str, Any]:

@@ -27,8 +27,8 @@ WORDS = {
     RECOMPUTATION: "forward passes are repeated, to keep fewer activations",
     LAUNCHES: "GPUs wait for the host to launch kernels",
     OPTIMIZER: "the optimizer updates the parameters",
-    OTHER_FLOP: "kernels do flop that the count of the model leaves out",
-    LEFT: "ranks have nothing left to do",
+    OTHER_FLOP: "kernels execute flop that the model's count leaves out",
+    LEFT: "ranks have finished their work",
 }
 """Description of a cause without a particular place."""
 
@@ -201,4 +201,4 @@ def _bubble(run: Run) -> str:
     plan = run.scenario.plan
     microbatches = derived.microbatches(run.scenario)
     fills = f"a pipeline of {plan.pp} ranks fills and drains around {counted(microbatches, 'microbatch')}"
-    return f"what is left with equal stages at the peak of the GPUs: {fills}"
+    return f"remainder with equal stages at the peak of the GPUs: {fills}"

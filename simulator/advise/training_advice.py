@@ -28,7 +28,7 @@ KEPT = ("optimizer", "vocabulary", "rank_order", "overlap", "moe")
 PLAIN = Plan(sharding="none", recompute="none")
 """The plan that the reasoning starts from: replicas only, regardless of the framework's choices."""
 NO_FRAMEWORK = "none: launches are free, and every operator is one kernel; --set framework=megatron-core-2025 names one"
-MORE_PLANS = "`trainsim search FILE` looks at all plans of a space; these are the ones that the reasoning above proposes"
+MORE_PLANS = "`trainsim search FILE` examines all plans of a space; the plans above are those that this reasoning proposes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,14 +219,14 @@ def _key(row: Measured, kernels: tuple[Shape, ...], gpu: Gpu) -> tuple[str, str,
     if not row.may_be_fitted:
         return f"the role {row.role!r}"
     if not _loop(row).filled:
-        return f"{probe.op}: operands that nobody filled"
+        return f"{probe.op}: unfilled operands"
     if not kernels:
         name = name_of(probe.op, probe.variant)
         return f"no model of {probe.op}" + f" {name}" * (name not in probe.op)
     family = families()[kernels[0].family]
     if family.any_format:
         if row.is_eager:
-            return f"{probe.op}: several operators, which a run has one by one"
+            return f"{probe.op}: several operators, which run separately in a step"
         if of_one_id(probe.op, probe.dtype, probe.variant):
             return f"{probe.op}: ids that were all the same"
         return family.name, "", "" if family.is_fitted(kernels[0]) else RATIO

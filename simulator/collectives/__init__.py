@@ -181,7 +181,7 @@ class Grid:
         if not is_even(nodes):
             raise UserError(
                 "nodes of the group hold different numbers of its ranks, or ranks of a node are not side by side",
-                hint="ring, tree and direct take such groups",
+                hint="ring, tree and direct support such groups",
             )
         per_node = int((nodes == nodes[0]).sum())
         return cls(len(nodes) // per_node, per_node)

@@ -62,7 +62,7 @@ class ResultStore:
     def __init__(self, path: str | Path, table: Table, *, resume: bool) -> None:
         self._path, self._table = Path(path), table
         if self._path.exists() and not resume:
-            raise UserError(f"{named(path)} exists", hint="--resume goes on with it; or name another file")
+            raise UserError(f"{named(path)} exists", hint="--resume continues it; or name another file")
         with self._errors():
             if not self._path.exists():
                 with atomic(path) as temporary, closing(sqlite3.connect(temporary)) as new:

@@ -280,7 +280,7 @@ class RankList(_ListType):
             if not (first.isdecimal() and (last or first).isdecimal()) or part.endswith("-"):
                 self.fail(f"{part!r} should be a rank or a range of ranks, such as 0,8-11", param, ctx)
             if not 0 <= int(last or first) - int(first) < MOST_IN_RANGE:
-                self.fail(f"{part!r} should go up, over at most {MOST_IN_RANGE} ranks", param, ctx)
+                self.fail(f"{part!r} should be an ascending range of at most {MOST_IN_RANGE} ranks", param, ctx)
             ranks += range(int(first), int(last or first) + 1)
         return ranks
 

@@ -94,7 +94,7 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
             outcome = measure_all(bench, wanted, where / survey_folder.RAW, budget_s, report)
     except KeyboardInterrupt:
         kept = f"{survey_folder.rows_in(where)} rows are kept in {where / survey_folder.RAW}"
-        say(f"{kept}; the same command goes on from there", err=True)
+        say(f"{kept}; the same command continues from there", err=True)
         raise
     written = fit_survey(where, outcome.left)
     too_large = len(set(asked) - set(wanted))

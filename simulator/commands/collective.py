@@ -22,8 +22,8 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 SIZE = re.compile(r"(\d{1,18})\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 MOST_BYTES = 2**40
 MOST_ROWS = 4096
-FACE_VALUE = "note: stepwise takes links at their face value; nothing that was measured on this fabric enters"
-SET_UP = "note: the switches between nodes are taken to be set up for sharp, which auto does not count on here"
+FACE_VALUE = "note: stepwise uses nominal bandwidths and latencies of links; measurements of this fabric are not used"
+SET_UP = "note: the switches between nodes are assumed to be set up for sharp, which auto does not assume here"
 FIDELITIES = get_args(Collectives)
 SIZES = {"first": "-b", "last": "-e", "factor": "-f"}
 
@@ -121,7 +121,7 @@ def _matrix(file: Path, kind: str, gpus: int | None) -> Array:
 
     def check_sizes() -> None:
         if given:
-            raise UserError(f"{', '.join(given)}: no sizes beside --matrix", hint="the matrix says how large the exchange is")
+            raise UserError(f"{', '.join(given)}: no sizes beside --matrix", hint="the matrix determines the size")
 
     held: Array = in_one_go(check_kind, check_sizes, lambda: read(file))[-1]
     if gpus not in (None, len(held)):

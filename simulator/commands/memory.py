@@ -49,7 +49,7 @@ def command(
     from ..study.step_views import memory
 
     if rank is not None and not explain:
-        raise click.UsageError("--rank says which rank --explain explains, and does nothing without it")
+        raise click.UsageError("--rank selects the rank for --explain, and has no effect without it")
     with progress("simulating") as expect:
         report = memory(load_one(scenario, settings, trust=trust), long=long, expect=expect)
         found = remedies(report.run.scenario, long=long) if listing else ()

@@ -96,7 +96,7 @@ def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool, ha
         counts = [f"{count:,} {how}" for how, count in known.most_common()]
         say(f"provenance: {', '.join(counts)}" + (f"; {beyond:,} {BEYOND}" if beyond else ""))
     if unmeasured := [i for i, row in enumerate(report.rows) if row.measured is None]:
-        say(f"compared with nothing {len(unmeasured):,}: no time was measured, {places(unmeasured)}")
+        say(f"not compared {len(unmeasured):,}: no measured time, {places(unmeasured)}")
     for word, texts in (("note on", [row.note for row in report.rows]), ("skipped", [row.skipped for row in report.rows])):
         for text in dict.fromkeys(filter(None, texts)):
             rows = [i for i, said in enumerate(texts) if said == text]

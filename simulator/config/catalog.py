@@ -108,7 +108,7 @@ def find(kind: str, name: str) -> Path:
     if family:
         raise UserError(f"no model {shown(name)}: {family}: {NO_HYBRIDS}", hint="`trainsim catalog models` lists the models")
     if kind in CODE and is_code(name):
-        hint = f"code of one's own is not taken here; {hint}"
+        hint = f"user code is not accepted here; {hint}"
     elif kind in DATA and is_file(f"{name}.yaml"):
         hint = f"did you mean '{name}.yaml'?"
     elif hint.endswith(CUT):

@@ -306,7 +306,7 @@ class ClusterFile(Declared):
         if self.inside_name == "pcie" and self.host.link == "c2c":
             yield "host.link", ": a PCIe server has no other links to its CPUs", "pcie"
         if self.host.link == "c2c" and self.host.bytes_per_s is None:
-            yield "host.bandwidth", " is missing: a link of its own has a rate of its own", "bandwidth: 450 GB/s"
+            yield "host.bandwidth", " is missing: a separate link needs its own rate", "bandwidth: 450 GB/s"
 
     def _too_many(self) -> Iterator[Contradiction]:
         """Numbers of nodes, or of GPUs per node, that are larger than the shape can join."""

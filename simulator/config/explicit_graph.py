@@ -56,7 +56,7 @@ def _of_each(vertices: Sequence[Vertex], links: Sequence[Edge], nodes: int, gpus
             yield name, " is missing: an explicit graph is given by its vertices and links", EXAMPLE
     names = [vertex.name for vertex in vertices]
     for name in dict.fromkeys(name for i, name in enumerate(names) if name in names[:i]):
-        yield "vertices", f": {name!r} is there more than once", "give every vertex a name of its own"
+        yield "vertices", f": {name!r} is there more than once", "give every vertex a unique name"
     gpus, known = sum(vertex.kind == "gpu" for vertex in vertices), set(names)
     if vertices and gpus != nodes * gpus_per_node:
         message = f": {gpus} of them are of kind gpu, and there are {nodes} nodes of {gpus_per_node} GPUs"

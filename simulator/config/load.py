@@ -40,7 +40,7 @@ def document_of(path: str | Path, settings: Iterable[str] = ()) -> Document:
     if not isinstance(path, (str, Path)) or not path:
         if isinstance(path, (Scenario, Tenancy)):
             hint = 'give its file, its name or its mapping itself, such as search("scenario.yaml")'
-            raise UserError("the fields of a scenario that is loaded are no longer as they were written, to be varied", hint=hint)
+            raise UserError("a loaded scenario no longer has the fields of its file, which are needed to vary them", hint=hint)
         hint = "a YAML file, or a name of `trainsim catalog scenarios`" if path == "" else 'load("scenario.yaml")'
         raise UserError(f"{shown(path)} is no file and no name", hint=hint)
     name = str(path)

@@ -70,7 +70,7 @@ class Perturb(Declared):
             message = f": {show_s(self.until_s)} is not after {show_s(self.from_s)}, where it starts"
             yield "until", message, "leave it out for no end"
         if self.capacity == 0 and self.until_s is None:
-            yield "capacity", ": a link that carries nothing for ever stops the step", "give until, or a small capacity"
+            yield "capacity", ": a link without capacity for ever stops the step", "give until, or a small capacity"
         if self.capacity and self.capacity < LEAST_FACTOR:
             yield "capacity", f": {self.capacity} is too small", f"at least {LEAST_FACTOR}, or 0 with an until"
 
@@ -266,7 +266,7 @@ def _jobs_schema() -> dict[str, Any]:
         "anyOf": [number, {"type": "array", "items": numbers, "minItems": 1}],
         "description": "how many, from the first free GPU on, or a list of their numbers",
     }
-    name = {"type": ["string", "number", "null"], "description": "what the result calls the job"}
+    name = {"type": ["string", "number", "null"], "description": "name of the job in results"}
     sections = {key: {"$ref": f"#/properties/{key}"} for key in OF_A_JOB}
     job = {
         "type": "object",
@@ -274,4 +274,4 @@ def _jobs_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "required": ["model", "gpus"],
     }
-    return {"type": "array", "items": job, "minItems": 1, "description": "several jobs at once, each on GPUs of its own"}
+    return {"type": "array", "items": job, "minItems": 1, "description": "several jobs at once, each on its own GPUs"}

@@ -267,7 +267,7 @@ def profiled(document: Document) -> Document:
         measured, _ = load(Path(path))
         if owner is None:
             message = f"{shown(path)} holds kernels of {measured}, not of a GPU without a name"
-            raise UserError(message, hint=f"call it what it is: gpu: {{name: {measured}, ...}}")
+            raise UserError(message, hint=f"use its own name: gpu: {{name: {measured}, ...}}")
         if catalog.plain(measured) != catalog.plain(str(owner)):
             owner = shown(str(owner)).strip("'")
             hint = f"give it a profile of {owner}: `trainsim calibrate fit TABLE.csv --gpu {owner}`"

@@ -34,7 +34,7 @@ class StepConstant(Declared):
     value: Annotated[Positive, "its value"]
     interval: Annotated[tuple[NotNegative, NotNegative], Length(2, 2), "its least and greatest value, from parts of the data"]
     obtained: Annotated[str, "how it was obtained"]
-    moves: Annotated[str, "what moves when it moves"]
+    moves: Annotated[str, "what it affects"]
 
 
 @dataclass(frozen=True, slots=True)

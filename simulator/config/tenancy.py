@@ -70,7 +70,7 @@ def tenancy(document: Document, trust: Trust) -> Tenancy:
     faults += _misnamed(document, entries)
     if whole is not None and whole.fidelity.collectives == "stepwise":
         hint = "fluid or closed; stepwise simulates one job at a time"
-        faults.append(Fault("fidelity.collectives: stepwise is not there for several jobs", hint, document.where(STEPWISE)))
+        faults.append(Fault("fidelity.collectives: stepwise is not supported for several jobs", hint, document.where(STEPWISE)))
     if whole is not None:
         faults += _clashes(document, tenants, whole.cluster)
     if faults or whole is None:
@@ -140,7 +140,7 @@ def _misnamed(document: Document, entries: Sequence[Any]) -> list[Fault]:
         if type(entry.get("name", "")) not in (str, int, float, type(None)):
             faults.append(Fault(f"jobs: name: {shown(entry['name'])} is no name", "a word, such as a", where))
         elif name in names:
-            faults.append(Fault(f"jobs: two are called {name!r}", "give each job a name of its own", where))
+            faults.append(Fault(f"jobs: two are called {name!r}", "give each job a unique name", where))
         names.add(name)
     return faults
 
@@ -184,6 +184,6 @@ def _clashes(document: Document, tenants: Mapping[int, Tenant], cluster: Cluster
             message = f"jobs: GPU {twice[0]} of {tenant.name} belongs to {job_of_gpu[twice[0]]} too"
             faults.append(Fault(message, "give each GPU to one job", where))
         elif twice:
-            faults.append(Fault(f"jobs: GPU {twice[0]} stands twice in the list of {tenant.name}", "list each GPU once", where))
+            faults.append(Fault(f"jobs: GPU {twice[0]} is listed twice for {tenant.name}", "list each GPU once", where))
         job_of_gpu |= dict.fromkeys(tenant.gpus, tenant.name)
     return faults

@@ -1,6 +1,6 @@
 """Turns of communicators that share links but never run at the same time, because a common member runs one after the other.
 
-Where tensor-parallel groups are smaller than a node, the port of a GPU carries the turns of two groups: those of its few
+Where groups of neighbours are smaller than a node, the port of a GPU carries the turns of two groups: those of its few
 neighbours, hundreds in a step, and those of all replicas, a few at the end of the step. In general such turns may share the port.
 But the rank of this port is a member of both groups, and in the order of its rows a turn of one ends before anything begins that
 the next turn of the other waits for. Then they never move bytes at the same time, and each takes its uncontended time.

@@ -306,7 +306,7 @@ def join_skeletons(parts: Sequence[Skeleton]) -> Skeleton:
     links = parts[0].link_profile
     for part in parts[1:]:
         if [part.profiles[i] for i in part.link_profile] != [parts[0].profiles[i] for i in links]:
-            raise InvariantBroken("joined skeletons must stand on the same links")
+            raise InvariantBroken("joined skeletons must have the same links")
     ranks, groups, programs, profiles = (
         offsets(np.array(lengths))[:-1]
         for lengths in (

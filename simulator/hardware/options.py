@@ -55,7 +55,7 @@ class HostMemory(Declared):
         BytesPerSecond, Key("memory_bandwidth"), "rate of the memory of a node, reads and writes together, such as 614 GB/s"
     ]
     link: Annotated[
-        Literal["pcie", "c2c"], "pcie: a GPU reaches its CPU through the PCIe link to its NIC; c2c: through a link of its own"
+        Literal["pcie", "c2c"], "pcie: a GPU reaches its CPU through the PCIe link to its NIC; c2c: through its own link"
     ] = "pcie"
     bytes_per_s: Annotated[
         BytesPerSecond | None, Key("bandwidth"), "rate from a GPU to its CPU, per direction; left out, that of `pcie`"

@@ -115,7 +115,7 @@ def _right(found: Sequence[_Measurement], where: str) -> list[_Measurement]:
     """The measurements of a run without those with wrong results."""
     right = [one for one in found if one.size and not one.wrong]
     if not right and any(one.wrong for one in found):
-        hint = "mend the machine or its software, and measure again"
+        hint = "repair the machine or its software, and measure again"
         raise UserError("every result is wrong, as nccl-tests marked them", where=where, hint=hint)
     if not right:
         raise UserError("results hold no measurement", where=where)

@@ -144,8 +144,8 @@ class Moe(Declared):
     routing: Annotated[
         str | tuple[float, ...] | tuple[tuple[float, ...], ...],
         Text("routing"),
-        "balanced: every expert has as many rows as any other; drawn: experts are unequally popular, at random, in every layer "
-        "others; a file (.csv, .json) or a list: shares of the tokens by expert, or a list for each layer with experts",
+        "balanced: every expert has as many rows as any other; drawn: random unequal shares, different in every layer; "
+        "a file (.csv, .json) or a list: shares of the tokens by expert, or a list for each layer with experts",
     ] = "balanced"
     seed: Annotated[int, Limits(ge=0, le=2**32), "of drawn routing: seed of the random numbers"] = 0
     concentration: Annotated[
@@ -153,7 +153,7 @@ class Moe(Declared):
     ] = 10.0
     capacity: Annotated[
         Annotated[float, Limits(gt=0, le=2**16)] | Literal["dropless"],
-        "rows of an expert over its even share, such as 1.25: it drops what is more, and pads what is less; dropless: neither",
+        "rows of an expert over its even share, such as 1.25: further rows are dropped, missing ones padded; dropless: neither",
     ] = "dropless"
     dispatcher: Annotated[
         Literal["alltoall", "deepep"],
@@ -257,7 +257,7 @@ class Plan(Declared):
     rank_order: Annotated[str, Text("rank_order"), "axes of parallelism, the fastest varying first"] = "tp-cp-ep-dp-pp"
     placement: Annotated[tuple[Rank, ...] | None, "GPU of every rank, in order of ranks; left out: rank r is GPU r"] = None
     overlap: Annotated[Overlap, "which communication may run beside compute"] = field(default_factory=Overlap)
-    moe: Annotated[Moe, "routing of tokens to experts, and the exchange that takes them there"] = field(default_factory=Moe)
+    moe: Annotated[Moe, "routing of tokens to experts, and their exchange"] = field(default_factory=Moe)
 
     not_yet: ClassVar[Mapping[str, str]] = {"sp": "sequence parallelism has no degree, the ranks of tp divide the tokens"}
     instead: ClassVar[str] = "sequence_parallel: true, or cp for long sequences"
@@ -347,11 +347,11 @@ class Fidelity(Declared):
     ] = "sustained"
     calibration: Annotated[
         Literal["steps", "kernels"],
-        "steps: arithmetic takes longer than alone, by one factor that was fitted to steps of single GPUs; kernels: no number "
-        "that was fitted to a step counts",
+        "steps: arithmetic takes longer than in a loop of its kernel, by one factor that was fitted to steps of single GPUs; "
+        "kernels: without this factor",
     ] = "steps"
     boards: Annotated[
         Literal["slowest", "alike"],
-        "slowest: sustained clocks are those of the slowest board of a job, which the others wait for; alike: every board is as "
-        "the one that was measured",
+        "slowest: sustained clocks are those of the slowest board of a job, which the others wait for; alike: every board is like "
+        "the measured one",
     ] = "slowest"

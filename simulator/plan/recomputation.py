@@ -22,7 +22,7 @@ class Recompute(Declared):
     ] = "none"
     ops: Annotated[tuple[Name, ...], "operators whose results are recomputed, such as [mlp_norm, gated_activation]"] = ()
     first: Annotated[Degree | None, "number of layers of every stage, from its first on, that recompute; left out: all"] = None
-    every: Annotated[Degree, "every so many-th layer of a stage recomputes; 2: every other layer"] = 1
+    every: Annotated[Degree, "only every n-th layer of a stage recomputes; 2: every other layer"] = 1
     together: Annotated[Degree, "number of consecutive layers of which only the input of the first is kept"] = 1
     early_stop: Annotated[
         bool | None,

@@ -179,7 +179,7 @@ def _faults_of_slots(layout: Layout) -> list[Fault]:
         for slot in _flat(boxes):
             faults += _misplaced(slot, rank, layout, placement)
             if slot in seen:
-                faults.append(Fault(f"{slot} stands twice: on rank {seen[slot]} and on rank {rank}"))
+                faults.append(Fault(f"{slot} occurs twice: on rank {seen[slot]} and on rank {rank}"))
             seen.setdefault(slot, rank)
         faults += _out_of_order(rank, boxes)
     return faults + _missing(seen, layout)
@@ -251,7 +251,7 @@ def _of_exchanges(rank: int, boxes: Sequence[Box], layout: Layout) -> Iterator[F
                 yield Fault(f"exchanges of rank {rank} send {slot} twice", "send each result in one exchange")
             elif position.get(slot, -1) > begins:
                 when = f"behind {after}" if after else "before the first slot"
-                hint = f"send it behind {slot}, or behind a later slot"
+                hint = f"send it after {slot}, or after a later slot"
                 yield Fault(f"exchanges of rank {rank} send {slot} {when}, when it has not run", hint)
             sent.add(slot)
 

@@ -122,7 +122,7 @@ def _scenario(run: Run) -> str:
     plain = json.loads(json.dumps(run.scenario.as_dict(), default=str))
     text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=120)
     summary = "The scenario as it was simulated, with all its defaults"
-    note = "A record in seconds and bytes; a file to run has units, and is the one that this report was made from."
+    note = "A record in seconds and bytes, not a scenario file: to run it again, use the file from which this report was made."
     return (
         f'<section><details><summary>{summary}</summary><p class="note">{note}</p><pre>{_lines(text)}</pre></details></section>\n'
     )

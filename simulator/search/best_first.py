@@ -50,7 +50,7 @@ MOST_TOGETHER = 64
 """Largest number of plans of a branch that are examined in one task."""
 FEW_BRANCHES = 4
 """Up to this number of branches per worker, quick bounds are computed at once with the first question, by the same worker."""
-HINT = "memory may have run out: try fewer --workers; with --store a search goes on with --resume where it was"
+HINT = "memory may have run out: try fewer --workers; with --store, --resume continues the search"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Search:
                 if question.stage == WEIGH:
                     self._take_weighed(question.plans, found)
                     done += len(question.plans)
-                    tell(f"weighed {done:,} of {len(self.plans):,} plans")
+                    tell(f"checked {done:,} of {len(self.plans):,} plans")
                 elif question.stage == OPEN:
                     self._take_bounds(question.plans, found)
                 elif question.stage == EXAMINE:

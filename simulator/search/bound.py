@@ -38,7 +38,7 @@ class LowerBound:
     """The parts of the bound of a step, in ns; the bound is the greatest of them."""
 
     path_ns: int
-    """The longest path through the slots of all pipeline ranks; where steps run into each other, that of the busiest rank."""
+    """The longest path through the slots of all pipeline ranks; where steps overlap, that of the busiest rank."""
     link_ns: int
     """The time of the bytes on the link that needs longest."""
 

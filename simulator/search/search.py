@@ -274,7 +274,7 @@ def choices_of(
     if (number := number_of_plans(values, axes)) > MOST_PLANS:
         hours = estimated_s(base, values, axes) / HOUR_S
         raise UserError(
-            f"{number:,} plans are more than a search should have: to look at all of them takes about {hours:,.1f} core-hours",
+            f"{number:,} plans are more than a search should have: examining all of them takes about {hours:,.1f} core-hours",
             hint=f"at most {MOST_PLANS:,}: a smaller space, or a budget of plans that are simulated, which optuna chooses",
         )
     return list({choice.text: choice for choice in choices(values, axes)}.values())

@@ -41,7 +41,7 @@ class Space(Declared):
     pp: Annotated[tuple[Degree, ...], SOME, "degrees of pipeline parallelism"] = (1, 2, 4, 8, 16)
     cp: Annotated[tuple[Degree, ...], SOME, "degrees of context parallelism"] = (1,)
     ep: Annotated[tuple[Degree, ...], SOME, "degrees of expert parallelism"] = (1,)
-    dp: Annotated[tuple[Degree, ...], "degrees of data parallelism; none: what the other degrees leave of the GPUs"] = ()
+    dp: Annotated[tuple[Degree, ...], "degrees of data parallelism; none: the GPUs divided by the other degrees"] = ()
     microbatch: Annotated[tuple[Degree, ...], SOME, "sequences in a microbatch"] = (1, 2, 4)
     schedule: Annotated[tuple[Annotated[str, Text("schedule")], ...], SOME, "schedules; without a pipeline it is 1f1b"] = (
         "1f1b",
@@ -49,7 +49,7 @@ class Space(Declared):
     )
     chunks: Annotated[tuple[Degree, ...], SOME, "stages on a pipeline rank, for schedules that leave it open"] = (2, 4)
     sharding: Annotated[tuple[Kind, ...], SOME, "sharding of the state of the model"] = ("zero1",)
-    recompute: Annotated[tuple[Literal["none", "selective", "full"], ...], SOME, "what backward passes compute again"] = (
+    recompute: Annotated[tuple[Literal["none", "selective", "full"], ...], SOME, "activations that backward passes recompute"] = (
         "none",
         "selective",
         "full",
@@ -62,7 +62,7 @@ class Space(Declared):
     overlap: Annotated[
         tuple[Beside, ...],
         SOME,
-        "communication beside compute: as the scenario and its framework have it, none, or that of these axes and no others",
+        "communication beside compute: as in the scenario and its framework, none, or only that of these axes",
     ] = ("framework",)
 
 

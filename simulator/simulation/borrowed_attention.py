@@ -18,4 +18,4 @@ def borrowed_attention(estimator: Estimator) -> list[str]:
         return []
     others = " and ".join(usual.values())
     owner = estimator.selected(FAMILY).owner
-    return [f"framework.attention: {library} was not measured on {gpu.name}, kernels of {owner} stand for it; {others} was"]
+    return [f"framework.attention: {library} was not measured on {gpu.name}, kernels of {owner} replace it; {others} was"]

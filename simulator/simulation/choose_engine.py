@@ -37,16 +37,16 @@ def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
     """The times of a graph, the name of the engine that computed them, and the reason for the choice of the engine."""
     obstacle = why_not(graph)
     if engine == "replay" or (engine == "auto" and not obstacle):
-        asked = "it was asked for, and " if engine == "replay" else ""
+        asked = "it was requested, and " if engine == "replay" else ""
         return replay(graph), "replay", f"replay because {asked}nothing shares a link"
     if engine == "compiled":
-        return _compiled(graph, "compiled because it was asked for")
+        return _compiled(graph, "compiled because it was requested")
     if engine == "des":
         from ..engine import des
 
-        return des.simulate(graph), "des", "des because it was asked for"
+        return des.simulate(graph), "des", "des because it was requested"
     if engine == "heap":
-        return heap.simulate(graph), "heap", "heap because it was asked for"
+        return heap.simulate(graph), "heap", "heap because it was requested"
     loaded = _is_loaded()
     small = None if loaded or len(graph) > MOST_CONTRACTED else heap.contracted(graph)
     tasks = len(small.graph if small else graph)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST_S = 30
 """Seconds of estimated work above which a simulation is refused without `long`."""
 MOST_BYTES = 4 * GIB
-FLAG = "--long (in Python long=True) does it all the same"
+FLAG = "--long (in Python long=True) allows it"
 
 
 class TooLong(UserError):
@@ -194,5 +194,5 @@ class Limits:
         """Reports the estimated effort; raises `TooLong` for an effort above the limits, unless `long` allows a long run."""
         if not self.long and not self.holds(takes):
             most = f"{MOST_S} s or {show_bytes(MOST_BYTES)}"
-            raise TooLong(f"{what} would take {takes}; more than {most} is done only when asked for", hint=f"{hint}; {FLAG}")
+            raise TooLong(f"{what} would take {takes}; more than {most} is done only on request", hint=f"{hint}; {FLAG}")
         self.expect(takes)

@@ -233,7 +233,7 @@ def _step_edges_together(placed: Sequence[_Placed], alone_s: Sequence[float], li
         if max(steps) > MOST_STEPS:
             more, fewer = (placed[steps.index(of)].tenant.name for of in (max(steps), min(steps)))
             raise UserError(
-                f"while {fewer} does one step {more} does so many that more than {MOST_STEPS} had to be simulated",
+                f"{more} does so many steps during one step of {fewer} that more than {MOST_STEPS} would have to be simulated",
                 hint=f"a larger batch for {more}, or a smaller one for {fewer}",
             )
         edges = _run(list(zip(placed, steps, strict=True)), limits)

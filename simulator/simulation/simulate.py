@@ -174,7 +174,7 @@ def _repeating(
         key = counts[0], period.microbatches, shorter  # the schedule may be a file, which may change
         found, repetition = session.short_run(fewer, key, partial(_short_run, fewer, shorter, period, site, simulated))
         if repeats := repetition.of(left_out):
-            reason = f"{found.engine_reason}; {number} of {layout.shape.microbatches} microbatches, as all state repeats itself"
+            reason = f"{found.engine_reason}; {number} of {layout.shape.microbatches} microbatches, because all state repeats"
             return replace(found, repeats=repeats, engine_reason=reason)
     return None
 
@@ -300,7 +300,7 @@ def _simulated(
         f"{classes} classes of {ranks} ranks, because {'every rank differs' if classes == ranks else 'the others behave alike'}"
     )
     if messages:
-        simulated = f"all {ranks} ranks simulated because every message is simulated, on links at their face value"
+        simulated = f"all {ranks} ranks simulated because every message is simulated, on links at their nominal rates"
     elif not folding:
         simulated = f"all {ranks} ranks simulated because folding was switched off"
     return bound, timeline, used, f"{simulated}; {reason}"

@@ -94,7 +94,7 @@ def between_starts(starts_ns: Array, steps: int, text: str = "") -> Window:
 
 def _description(simulated: int, period: int) -> str:
     if period == 1:
-        return f"step {simulated - 1} of steps that run into each other, which is as long as the one before on every rank"
+        return f"step {simulated - 1} of overlapping steps, as long as the one before on every rank"
     if period:
-        return f"the mean of {period} steps that run into each other, as long as the {period} before on every rank"
+        return f"the mean of {period} overlapping steps, as long as the {period} before on every rank"
     return f"the mean of steps {simulated - LONGEST_PERIOD} to {simulated - 1}, in which no pattern repeats"

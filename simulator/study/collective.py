@@ -220,7 +220,7 @@ def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) 
 def _named(gpus: Listed, cluster: Cluster, nodes: int | None) -> Array:
     """The GPUs that were named one by one, after a check that each is in the cluster and was named once."""
     if nodes is not None:
-        raise UserError(f"nodes: {nodes}, and the GPUs by themselves say on which nodes they are", hint="leave nodes out")
+        raise UserError(f"nodes: {nodes}, and a list of GPUs already determines the nodes", hint="leave nodes out")
     hint = f"a list such as [0, 1]: {cluster.name} has GPUs 0 to {cluster.gpus - 1:,}"
     if isinstance(gpus, np.ndarray) and gpus.ndim != 1:
         raise UserError(f"gpus: an array of {gpus.ndim} dimensions is no list of GPUs", hint=hint)
@@ -241,7 +241,7 @@ def _exchange(kind: str, sizes_bytes: Sequence[int], matrix: ArrayLike, cluster:
     if kind != KIND:
         raise UserError(f"{kind} takes no matrix of bytes", hint=f"only {KIND} does")
     if len(sizes_bytes):
-        raise UserError("a matrix says by itself how large an exchange is", hint="leave the sizes out")
+        raise UserError("a matrix already determines the size of the exchange", hint="leave the sizes out")
     exchange = Exchange.of(matrix)
     given = len(gpus) if isinstance(gpus, np.ndarray) else gpus
     if exchange.ranks > cluster.gpus or given not in (None, exchange.ranks):
@@ -293,14 +293,14 @@ def _check_switches(name: str, cluster: Cluster, ranks: int, nodes: int) -> None
     most = cluster.gpus_per_node * nodes
     if can_reduce(cluster, needed, most, nodes):
         least, who = FEWEST_AT_A_SWITCH * nodes, "within one node sharp is nvls, which" if name == "sharp" else name
-        reason = f"{who} needs {FEWEST_AT_A_SWITCH} GPUs of a node at least: with fewer a library does not let the switch add up"
+        reason = f"{who} needs {FEWEST_AT_A_SWITCH} GPUs of a node at least: with fewer a library does not reduce in the switch"
         raise OutsideDomain(reason, nearest={"gpus": least}, hint=f"--gpus {least}, or take ring or tree")
     needed, over = needed if nodes > 1 else "nvls", f"{nodes} node{'s' * (nodes > 1)}"
     grown = [replace(found, nodes=max(nodes, found.nodes)) for found in map(load.cluster, catalog.files("clusters"))]
     able = ", ".join(found.name for found in grown if can_reduce(found, needed, found.gpus_per_node * nodes, nodes))
     bare = ", or take fabric: ideal" if can_reduce(replace(cluster, fabric=IDEAL), needed, most, nodes) else ""
     raise OutsideDomain(
-        f"{name} needs switches that add up, and {cluster.name} is not known to have them for {over}",
+        f"{name} needs switches that reduce, and {cluster.name} is not known to have them for {over}",
         hint=f"those of {able} do; or say so in a fabric of your own ({DECLARED_BY[needed]}){bare}",
     )
 

@@ -133,7 +133,7 @@ def _by_link(result: Result, found: Sequence[tuple[int, int, int]]) -> Iterator[
 
 
 def _closing_task(result: Result, which: int) -> int:
-    """The task whose end (or, where steps run into each other, whose start) closes the window of a class of ranks."""
+    """The task whose end (or, where steps overlap, whose start) closes the window of a class of ranks."""
     observed = result.observation
     times, expansion = observed.timeline.times, observed.timeline.expansion
     if observed.window.iterations.start == 0:

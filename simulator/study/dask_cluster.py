@@ -24,7 +24,7 @@ CONNECT_S, WORKER_S, CLOSE_S = 10.0, 60.0, 1.0
 """Time limits of the scheduler's answer, of the arrival of its first worker, and of the close of the client."""
 FORGET_S, MOST_ASKED = 0.001, 10_000
 """Interval at which the scheduler is asked whether it has released a result, and the largest number of questions."""
-RESUME = "with a store --resume goes on where it was"
+RESUME = "with a store, --resume continues"
 
 
 P = ParamSpec("P")
@@ -80,7 +80,7 @@ def connected(address: str) -> Iterator[tuple[Executor, int]]:
             message = "a task ended several Dask workers in turn"
             raise SimulatorError(message, hint=f"memory may have run out: larger workers; {RESUME}") from None
         if client.status != "running" or isinstance(error, (CancelledError, OSError)):
-            raise SimulatorError(f"the Dask scheduler at {from_scheme} ended", hint=f"start it anew; {RESUME}") from None
+            raise SimulatorError(f"the Dask scheduler at {from_scheme} ended", hint=f"restart it; {RESUME}") from None
         raise
     finally:
         with suppress(Exception):  # the scheduler may be gone already

@@ -276,7 +276,7 @@ def _case_of(
     )
     if capacity and Fraction(max(capacity)) > MOST_APART * Fraction(min(capacity)):
         message = f"{capacity_name}: {max(capacity)!r} is more than 2^96 times as much as {min(capacity)!r}"
-        faults.append(Fault(message, "the rates of links may not lie further apart", where))
+        faults.append(Fault(message, "the rates of links may not differ more", where))
     return Case(name, capacity, latency, made)
 
 

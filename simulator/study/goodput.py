@@ -243,11 +243,11 @@ def _check(found: Goodput) -> None:
     """Raises `UserError` without failures and interval, or for checkpoints more often than steps or storage allow."""
     job, given_s, step_s = found.job, found.reliability.checkpoint.interval_s, found.run.metrics.step_time_s
     if given_s is None and not job.rate_per_s:
-        message = "neither a failure rate nor an interval between checkpoints was given: without failures no interval is the best"
+        message = "neither a failure rate nor an interval between checkpoints was given: without failures no interval is best"
         raise UserError(message, hint="add --mtbf gpu=50000h or --checkpoint-interval 30min")
     if given_s is not None and given_s < step_s:
         message = f"a checkpoint every {show_span(given_s)} is more than one in each step, which takes {show_s(step_s)}"
-        raise UserError(message, hint="an interval of at least a step; without one the best is taken")
+        raise UserError(message, hint="an interval of at least a step; by default the best is used")
     if given_s is not None and given_s + job.pause_s < job.write_s:
         least = show_span(job.write_s - job.pause_s)
         message = (

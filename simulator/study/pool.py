@@ -116,8 +116,8 @@ def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
 def same_program(asked: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function in a worker, if the worker runs the same version of the program as the caller."""
     if version() != asked:
-        message = f"a worker has another program or other data (version {version()}, not {asked})"
-        raise SimulatorError(message, hint="install the same version of the simulator on every worker, and start them anew")
+        message = f"a worker has a different version of the program or its data ({version()}, not {asked})"
+        raise SimulatorError(message, hint="install the same version of the simulator on every worker, and restart the workers")
     return function(*arguments)
 
 

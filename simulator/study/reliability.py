@@ -33,7 +33,7 @@ class Mtbf(Declared):
 class Checkpoints(Declared):
     """Interval, kind and storage of checkpoints."""
 
-    interval_s: Annotated[Span | None, "training between two checkpoints; None for the best interval"] = None
+    interval_s: Annotated[Span | None, "time of training between two checkpoints; None for the best interval"] = None
     kind: Annotated[Literal["sync", "async"], "sync: training waits for the storage; async: for the copy to the host only"] = (
         "sync"
     )
@@ -46,7 +46,7 @@ class Recovery(Declared):
     """Detection of failures, restart, spare nodes and repair."""
 
     detection_s: Annotated[Span, "time until a failure is noticed"] = 5.0 * MINUTE_S
-    restart_s: Annotated[Span, "time to start the job anew, besides reading the checkpoint"] = 10.0 * MINUTE_S
+    restart_s: Annotated[Span, "time to restart the job, without reading the checkpoint"] = 10.0 * MINUTE_S
     spares: Annotated[int | None, Limits(ge=0, le=100_000), "spare nodes; None for always enough"] = None
     repair_s: Annotated[Span, "mean time until a node whose GPU or NIC failed is back"] = 24.0 * HOUR_S
 

@@ -73,7 +73,7 @@ def shares(job: Interruptions, interval_s: float) -> Shares:
     if expected > MOST_EXPONENT:
         raise Infeasible(
             f"a failure every {show_span(job.mtbf_s)}, and {show_span(expected / rate)} from a restart to a whole checkpoint: "
-            "the job never gets ahead",
+            "the job makes no progress",
             hint="checkpoint more often, restart faster, or use fewer GPUs",
         )
     total_s = (1 / rate + job.detection_s) * exp(rate * (job.restart_s + job.write_s)) * expm1(rate * period_s)

@@ -55,7 +55,7 @@ def shard_files(path: str | Path) -> list[Path]:
     counts = sorted({shard.of for shard in found})
     if len(counts) > 1:
         raise UserError(
-            f"--merge: shards of {' and of '.join(map(str, counts))} stand side by side", hint="remove those of another run"
+            f"--merge: shards of {' and of '.join(map(str, counts))} exist side by side", hint="remove those of another run"
         )
     wanted = [Shard(number, counts[0]) for number in range(1, counts[0] + 1)]
     if missing := [shard for shard in wanted if shard not in found]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SIMULATED, OUT_OF_MEMORY, INFEASIBLE, TOO_LONG = "simulated", "out of memory", "infeasible", "too long"
 AHEAD = 4
 """Points per worker that are handed out before the first of them is done."""
-HINT = "memory may have run out: try fewer --workers; with a table in SQLite --resume goes on where it was"
+HINT = "memory may have run out: try fewer --workers; with a table in SQLite, --resume continues the sweep"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Counterfactual:
     def __post_init__(self) -> None:
         if self.result.scenario.fidelity.collectives == "stepwise":
             hint = "use fidelity.collectives: fluid, or closed"
-            raise UserError("what a step would take without a cause is not known where every message is simulated", hint=hint)
+            raise UserError("the step time without a cause cannot be computed where every message is simulated", hint=hint)
 
     @cached_property
     def axes(self) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def of_row(kind: str, rows: Sequence[Row], name: str) -> Shown:
     names = [row.get("id") or str(number) for number, row in enumerate(rows)]
     named = dict(zip(names, rows, strict=True))
     if (times := names.count(name)) > 1:
-        raise UserError(f"{times} rows are called {shown(name)}", hint="an id of its own for each")
+        raise UserError(f"{times} rows are called {shown(name)}", hint="give each a unique id")
     if name not in named:
         raise UserError(f"no row {shown(name)}", hint=did_you_mean(name, named))
     return Shown(named[name], *scenario_of(named[name]))

@@ -64,7 +64,7 @@ class Architecture(Declared):
         Size, Usual(lambda given: 0), "longest sequence that learned positions allow, in tokens; 0 for other positions"
     ] = 0
     norm_parameters: Annotated[
-        Literal["all", "weight", "none"], "what a norm learns: all that it usually does, the weight without a bias, or nothing"
+        Literal["all", "weight", "none"], "parameters of a norm: the usual ones, the weight without a bias, or none"
     ] = "all"
     norms: Annotated[
         Literal["before", "after", "both"], "where attention and MLP have norms: at their input, at their output, or at both"
@@ -74,7 +74,7 @@ class Architecture(Declared):
     )
     embedding_norm: Annotated[bool, "whether a norm follows the embedding"] = False
     parallel_mlp: Annotated[
-        Literal["none", "one_norm", "two_norms"], "whether the MLP stands beside attention, with the same norm or with its own"
+        Literal["none", "one_norm", "two_norms"], "whether the MLP is parallel to attention, with the same norm or its own"
     ] = "none"
     window: Annotated[
         int, Limits(ge=0, le=2**27), "tokens that a token attends to, itself included, such as 4096; 0: all earlier ones"
@@ -83,7 +83,7 @@ class Architecture(Declared):
         Literal["sliding", "chunked"], "sliding: the latest tokens; chunked: those of the token's own chunk of `window` tokens"
     ] = "sliding"
     full_attention_every: Annotated[
-        int, Limits(ge=0, le=10_000), "every so many layers, one attends to all earlier tokens: 6 for Gemma 3; 0: none does"
+        int, Limits(ge=0, le=10_000), "one in this many layers attends to all earlier tokens: 6 for Gemma 3; 0: none"
     ] = 0
     experts: Annotated[Count, "number of experts of a layer (mixture of experts), such as 8; 0 for a dense model"] = 0
     experts_per_token: Annotated[Count, "number of experts that the router chooses for each token, such as 2"] = 0
@@ -94,7 +94,7 @@ class Architecture(Declared):
         Count, "number of experts of a layer that process every token, beside those that the router chooses"
     ] = 0
     dense_layers: Annotated[Count, "number of first layers with a dense MLP in place of experts"] = 0
-    expert_interval: Annotated[int, Limits(ge=1, le=10_000), "every so many-th layer has experts; 2: every other layer"] = 1
+    expert_interval: Annotated[int, Limits(ge=1, le=10_000), "only every n-th layer has experts; 2: every other layer"] = 1
     kv_lora_rank: Annotated[
         Count, "width of the latent of keys and values (multi-head latent attention), such as 512; 0: there is none"
     ] = 0
@@ -105,7 +105,7 @@ class Architecture(Declared):
     value_head_dim: Annotated[Count, "width of a head of values, of latent attention; 0: as head_dim"] = 0
 
     mtp_layers: Annotated[
-        int, Limits(ge=0, le=16), "modules behind the last layer that each predict one more token (multi-token prediction)"
+        int, Limits(ge=0, le=16), "modules after the last layer that each predict one more token (multi-token prediction)"
     ] = 0
 
     comments: ClassVar[Mapping[str, Any]] = {"published_parameters": str, "source": str}

@@ -151,7 +151,7 @@ class UsualPlan(Declared):
 
     sharding: Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp"], "state that data-parallel ranks divide"] = "none"
     recompute: Annotated[Literal["none", "selective", "per-op", "full"], "activations that the backward pass recomputes"] = "none"
-    recompute_every: Annotated[int, Limits(ge=1, le=2**10), "every so many-th layer of a stage recomputes"] = 1
+    recompute_every: Annotated[int, Limits(ge=1, le=2**10), "only every n-th layer of a stage recomputes"] = 1
     selective: Annotated[
         tuple[Name, ...],
         "operators that recompute: selective repeats instead of attention, such as [mlp_norm]; a model may lack some",

@@ -57,7 +57,7 @@ class Job(Declared):
         "true: gradients are read for their norm, and scaled; false: no rank waits for a norm; left out: the norm is free",
     ] = None
     frozen_layers: Annotated[
-        int, Limits(ge=0, le=10_000), "number of first layers that do not learn; from 1 on, the embedding does not learn either"
+        int, Limits(ge=0, le=10_000), "number of first layers that are frozen; if above 0, the embedding is frozen too"
     ] = 0
     lora: Annotated[Lora | None, "adapters that learn in place of the model; left out: the model itself learns"] = None
     packing: Annotated[Packing | None, "documents that fill a sequence, each with its own attention; left out: one"] = None

@@ -206,7 +206,7 @@ def test_rows_of_several_operators_tell_nothing_about_one_kernel(mark: dict[str,
     rows = [replace(row, **mark) if row.probe.op == "rmsnorm" else row for row in norms()]
     found = profile(rows, shipped_fits.gpu(GPU), shipped_fits.shipped())
     assert "rmsnorm" not in found.fits[0].fit.ratios
-    assert found.unused["rmsnorm: several operators, which a run has one by one"] == 18
+    assert found.unused["rmsnorm: several operators, which run separately in a step"] == 18
 
 
 def test_look_ups_of_one_id_fit_nothing() -> None:

@@ -92,7 +92,7 @@ def test_faults_between_fields_of_a_job_say_its_name_and_its_gpus(file: Path, se
 
 def test_a_gpu_that_stands_twice_in_a_list_belongs_to_no_other_job(file: Path) -> None:
     (fault,) = trainsim("run", file, "--set", "jobs.1.gpus=[9, 9, 10, 11]", "--json").record["faults"]
-    assert fault["message"] == "jobs: GPU 9 stands twice in the list of part"
+    assert fault["message"] == "jobs: GPU 9 is listed twice for part"
     assert fault["hint"] == "list each GPU once"
 
 

@@ -193,7 +193,7 @@ def test_no_job_imports_before_all_were_looked_at(folder: Path) -> None:
 
 def test_a_file_that_was_typed_is_trusted_and_a_space_of_a_search_imports_none(folder: Path) -> None:
     scenario = written(folder, {"a.yaml": SMALL, "space.yaml": "schedule: [mine.py]\n"})
-    assert "code of one's own is not taken here" in trainsim("search", scenario, "--space", "space.yaml").err
+    assert "user code is not accepted here" in trainsim("search", scenario, "--space", "space.yaml").err
     assert not ran(folder)
     said = trainsim("run", scenario, "--set", "plan.schedule=mine.py", "--json")
     assert said.record["scenario"]["plan"]["schedule"] == "mine.py"

@@ -57,7 +57,7 @@ def test_fits_read_the_loops_and_leave_operands_out_that_nobody_filled() -> None
     unused = Counter[str]()
     (group,) = groups(rows, H100, unused)
     assert group.timed.loop.tolist() == [72, 12, 40]
-    assert unused == {"gemm: operands that nobody filled": 1}
+    assert unused == {"gemm: unfilled operands": 1}
 
 
 def test_a_table_may_state_its_own_loop(tmp_path: Path) -> None:

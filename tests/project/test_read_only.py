@@ -105,12 +105,12 @@ def test_machine_code_is_kept_in_a_folder_that_is_named(place: Place) -> None:
     folder.mkdir()
     for _ in range(2):
         done = place.run("run", file, "--allow-oom", "--engine", "compiled", "--json", NUMBA_CACHE_DIR=str(folder))
-        assert json.loads(done.stdout)["engine_reason"].endswith("compiled because it was asked for"), done.stderr
+        assert json.loads(done.stdout)["engine_reason"].endswith("compiled because it was requested"), done.stderr
     for number, damaged in enumerate(sorted(folder.rglob("*.nb?"))):
         data = damaged.read_bytes()
         os.truncate(damaged, len(data) // 2) if number % 2 else os.truncate(damaged, 0)
     done = place.run("run", file, "--allow-oom", "--engine", "compiled", "--json", NUMBA_CACHE_DIR=str(folder))
-    assert json.loads(done.stdout)["engine_reason"].endswith("compiled because it was asked for"), done.stderr
+    assert json.loads(done.stdout)["engine_reason"].endswith("compiled because it was requested"), done.stderr
 
 
 def test_figures_are_drawn_without_a_word(place: Place) -> None:

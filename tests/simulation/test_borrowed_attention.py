@@ -12,7 +12,7 @@ import simulator as sim
 @pytest.mark.parametrize(
     ("cluster", "attention", "said"),
     [
-        ("dgx-b200", "flash_attention", "flash_attention was not measured on b200, kernels of a100-80gb stand for it; cudnn was"),
+        ("dgx-b200", "flash_attention", "flash_attention was not measured on b200, kernels of a100-80gb replace it; cudnn was"),
         ("dgx-b200", "cudnn", ""),
         ("dgx-b200", "", ""),
         ("dgx-b200", "unfused", ""),

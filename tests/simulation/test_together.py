@@ -247,7 +247,7 @@ def test_t3_8_jobs_whose_steps_differ_too_much_are_refused() -> None:
     longer = replace(slow.scenario, job=replace(slow.scenario.job, sequence_length=8192, global_batch=4096))
     shorter = replace(quick.scenario, job=replace(quick.scenario.job, sequence_length=16))
     tenancy = replace(tenancy, tenants=(replace(slow, scenario=longer), replace(quick, scenario=shorter)))
-    with pytest.raises(UserError, match="while j0 does one step j1 does so many"):
+    with pytest.raises(UserError, match="j1 does so many steps during one step of j0"):
         tenancy.simulate(allow_oom=True)
 
 
@@ -312,7 +312,7 @@ def test_all_faults_of_jobs_are_told_at_once_in_the_order_of_the_file(tmp_path: 
         (1, "stepwise is not there for several jobs"),
         (5, "two are called 'a'"),
         (5, "GPU 3 of a belongs to a too"),
-        (6, "GPU 7 stands twice in the list of j2"),
+        (6, "GPU 7 is listed twice for j2"),
         (7, "-1 is no number of a GPU"),
         (10, "j6 has GPU 32, but inline has 32"),
     ]
@@ -327,7 +327,7 @@ def test_jobs_are_not_simulated_stepwise_and_say_so(tmp_path: Path) -> None:
     said = trainsim("run", file)
     assert said.code == 2
     assert f"{file}:4:" in said.err
-    assert "fidelity.collectives: stepwise is not there for several jobs" in said.err
+    assert "fidelity.collectives: stepwise is not supported for several jobs" in said.err
     assert "--set fidelity.collectives" in trainsim("network", file, "--set", "fidelity.collectives=stepwise").err
     assert trainsim("run", file, "--set", "fidelity.collectives=closed").code == 0
 
