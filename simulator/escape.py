@@ -17,7 +17,7 @@ _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 
 def terminal(text: str, *, lines: bool = False) -> str:
-    """Text for a terminal: whatever is not printable as Python writes it (`\\x1b`); line breaks stay if `lines` are wanted."""
+    """Text for a terminal: unprintable characters are escaped like in Python (`\\x1b`), line breaks too unless `lines`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or (lines and c == "\n") else character(c) for c in text)

@@ -58,7 +58,7 @@ class Stretches:
 
     @cached_property
     def ends(self) -> Array:
-        """Stretch -> the row behind its last one."""
+        """Stretch -> the row after its last one."""
         ends: Array = np.append(self.heads[1:], len(self.whole))
         return ends
 
@@ -152,7 +152,7 @@ def stretched(ranks: Folded, groups: Callable[[int], Array], *, every: bool = Fa
 
 
 def _may_not_pay(skeleton: Skeleton, fixed_ns: Array, at_least: float) -> bool:
-    """Whether so many turns of communicators depend on others that stretches will have fewer than `at_least` rows on average."""
+    """Whether stretches will have fewer than `at_least` rows on average, because many turns of communicators depend on others."""
     rows = alone = 0
     for number, template in enumerate(skeleton.templates):
         ranks, turns = np.flatnonzero(skeleton.program == number), np.flatnonzero(template.slot >= 0)

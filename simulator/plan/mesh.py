@@ -22,7 +22,7 @@ from ..errors import UserError, did_you_mean
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 REPLICAS = "replicas"
-"""The axis across shard groups, right behind dp: of degree 1 unless the data-parallel ranks divide their state in groups, whose
+"""The axis across shard groups, right after dp: of degree 1 unless the data-parallel ranks divide their state in groups, whose
 ranks are then those along dp. Rank orders do not name it.
 """
 OF_EXPERTS = {"etp": "tp", "ep": "ep", "edp": "dp"}

@@ -352,6 +352,6 @@ class Fidelity(Declared):
     ] = "steps"
     boards: Annotated[
         Literal["slowest", "alike"],
-        "slowest: sustained clocks are those of the slowest board of a job, which the others wait for; alike: every board is like "
-        "the measured one",
+        "slowest: sustained clocks are those of the slowest board of a job, which the others wait for; alike: every board is "
+        "like the measured one",
     ] = "slowest"

@@ -10,7 +10,7 @@ yields the slots of one rank in order, or a pure function `orders(shape)` that r
 - `COST_AWARE = True`, if the order depends on the durations in the shape;
 - `CHUNKS`, if the schedule always runs this number of stages per rank, whatever number the user asks for;
 - `exchanges(rank, shape)`, a pure generator of the exchanges of a rank where transfers block, in order (else the rank waits
-  behind every box for the sends of the box);
+  after every box for the sends of the box);
 - `PAIRS = True`, if the orders have pairs of slots that run together; `ALTERNATES = True`, if neighbouring forward and backward
   slots may run as such pairs to hide exchanges of experts (`overlap.ep`);
 - `OPTIONS`, the names among `group`, `splits` and `memory_limit` of the fields of the shape that the schedule reads;

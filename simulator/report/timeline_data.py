@@ -143,7 +143,7 @@ def _others(labels: Labels) -> dict[int, int]:
 
 
 def _runs(labels: Labels, rows: Array, start: Array, end: Array, numbers: tuple[_Numbers, _Numbers, _Numbers]) -> list[int]:
-    """Rows of a stream, in their order, as (word, pause before it, step) one behind the other."""
+    """Rows of a stream, in their order, as (word, pause before it, step) one after the other."""
     words, entries, known = numbers
     steps, kinds, payloads = labels.step[rows].tolist(), labels.kind[rows].tolist(), labels.payload_bytes[rows].tolist()
     begins, ends, other = start[rows].tolist(), end[rows].tolist(), _others(labels)

@@ -50,8 +50,8 @@ class Order:
         return int(np.argmax(again)) if len(again) else 0
 
     def repeats(self, slots: int, microbatches: int) -> tuple[int, int]:
-        """The longest part of the order in which every slot is followed, so many slots later, by the same slot of a microbatch
-        so much later: its first place and the place behind its last."""
+        """The longest part of the order in which every slot is followed, `slots` places later, by the same slot of the
+        microbatch `microbatches` later: its first place and the place after its last."""
         same = (self.slot[slots:] == self.slot[:-slots]) & (self.microbatch[slots:] == self.microbatch[:-slots] + microbatches)
         breaks = np.concatenate([[-1], np.flatnonzero(~same), [len(same)]])
         longest = int(np.argmax(np.diff(breaks)))
@@ -61,7 +61,7 @@ class Order:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Period:
-    """What repeats itself in the layout of all microbatches."""
+    """The part that repeats itself in the layout of all microbatches."""
 
     layout: Layout
     orders: tuple[Order, ...]

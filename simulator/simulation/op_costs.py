@@ -223,7 +223,7 @@ def collective_costs(result: Result) -> OpCosts:
 
 
 def _asked(policy: CollectivePolicy, call: Payload, ranks: int, used: int) -> tuple[str, str, Array, int]:
-    """What a policy is asked about a collective of so many ranks on so many nodes: kind, algorithm, nodes of the ranks, bytes."""
+    """The arguments of a policy for a collective: kind, algorithm, nodes of the ranks, bytes."""
     _, kind, payload_bytes = call
     spread: Array = np.arange(ranks) * used // ranks
     return kind, policy.chosen(kind, spread, payload_bytes), spread, payload_bytes

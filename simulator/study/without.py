@@ -67,7 +67,7 @@ class Counterfactual:
         return self._steps_s[gone]
 
     def _present(self, removed: Iterable[Cause]) -> frozenset[Cause]:
-        """Those of some causes that take time in the step: the others change no duration."""
+        """The causes among these that take time in the step; the others change no duration."""
         return frozenset(cause for cause in removed if cause not in MAY_BE_ABSENT or self._occurs(cause))
 
     def _occurs(self, cause: Cause) -> bool:
@@ -75,7 +75,7 @@ class Counterfactual:
         return any(self._removed(which, frozenset([cause])).any() for which in range(len(self.result.observation.labels)))
 
     def with_slots_scaled(self, factors: Array) -> Observation:
-        """The step if every kernel took so many times as long: factors for each class of ranks (rows) and kind of slot."""
+        """The step if the times of kernels were multiplied by factors for each class of ranks (rows) and kind of slot."""
         expansion = self.result.engine_timeline.expansion
         solo_ns = expansion.graph.solo_ns.copy()
         for which, labels in enumerate(self.result.observation.labels):

@@ -55,7 +55,7 @@ def _decomposed(body: Body, tp: int) -> Iterator[AnyOp]:
 
 
 def _gathering(op: Compute, kernel: Gemm, gather: Collective, tp: int) -> Iterator[AnyOp]:
-    """Pieces of a GEMM on the tokens of one rank after the other, and the exchanges behind the first one."""
+    """Pieces of a GEMM on the tokens of one rank after the other, and the exchanges after the first one."""
     last, arriving = op.name, _exchange(gather, 0, tp).name
     yield _piece(op, kernel, 0, tp)
     for i in range(1, tp):
@@ -69,7 +69,7 @@ def _gathering(op: Compute, kernel: Gemm, gather: Collective, tp: int) -> Iterat
 
 
 def _scattering(op: Compute, kernel: Gemm, scatter: Collective, tp: int) -> Iterator[AnyOp]:
-    """Pieces of a GEMM, each but the last with an exchange behind it, and the sum of the partial sums of all ranks."""
+    """Pieces of a GEMM, each but the last with an exchange after it, and the sum of the partial sums of all ranks."""
     for i in range(tp - 1):
         piece = _piece(op, kernel, i, tp)
         yield from (piece, replace(_exchange(scatter, i, tp), after=(piece.name,)))

@@ -251,7 +251,7 @@ def _to_experts(op: Compute, plan: ExpertParallel) -> Iterator[AnyOp]:
 
 
 def _from_experts(op: Compute, plan: ExpertParallel) -> Iterator[AnyOp]:
-    """The operations behind the last operator of experts: sort, reduce-scatter, combine."""
+    """The operations after the last operator of experts: sort, reduce-scatter, combine."""
     yield from _sort(op, plan, "sort back")
     if plan.etp > 1:
         yield _collective(op, Purpose.COMBINE, ETP, "reduce_scatter", plan.bytes_of(plan.received, Purpose.COMBINE))

@@ -87,7 +87,7 @@ def _copies_in(body: Body, held: Mapping[int, int], window: int) -> Iterator[tup
 
 
 def _with(body: Body, copies: Mapping[tuple[int, int], Collective], later: int) -> Iterator[AnyOp]:
-    """The operations of a body with copies at their positions; the layer `later` layers behind that of a copy waits for it."""
+    """The operations of a body with copies at their positions; the layer `later` layers after the one of a copy waits for it."""
     first, chain = _first(body), chain_before(body)
     waits = {first[layer + later]: copy.name for (_, layer), copy in copies.items()}
     for at, op in enumerate(body.ops):
