@@ -34,7 +34,7 @@ class WhenAsked(Mapping[str, T]):
 
 
 class Kept:
-    """Values by key, of which each has a weight; together they weigh at most `most`. A value is never changed once it is kept."""
+    """Values by key, each with a weight; their total weight is at most `most`. A value is never changed once it is kept."""
 
     def __init__(self, most: int) -> None:
         self.most, self.weight = most, 0

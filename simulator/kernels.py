@@ -141,7 +141,7 @@ class Attention:
 
     With a `prefix` the sequences are the next `seq` tokens of longer sequences, and also see the keys of `prefix` tokens before.
     With a `window` a token of a causal sequence sees the latest `window` tokens, itself included, or, if `chunked`, the earlier
-    tokens of its own chunk of `window` tokens. A window of the whole sequence is none.
+    tokens of its own chunk of `window` tokens. A window of the whole sequence has no effect.
     """
 
     family: ClassVar[str] = "attention"

@@ -7,8 +7,8 @@ is *due* at the end of its launch. The engine has no notion of launches: a host 
 no bytes and take as long as the launches that they represent.
 
 Only few launches can delay an operation. The others are left out, and their time is added to the next launch that stays:
-1. Counted from the same barrier, an operation starts no earlier than it is due, nor than what precedes it on its streams and
-   in its rank's program can have ended at the best speed that the rank ever has, nor, if it receives, than its sender can send.
+1. Counted from the same barrier, an operation starts no earlier than it is due, than its predecessors on its streams and in
+   its rank's program can end at the best speed that the rank ever has, and, if it receives, than its sender can send.
 2. A launch is left out only if the predecessors of the operation alone ensure that it starts no earlier than it is due; this
    follows by induction along the order of the graph, because each predecessor has its own launch, or its launch is left out
    for the same reason.

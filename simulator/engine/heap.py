@@ -158,7 +158,7 @@ class _Run:
         return False
 
     def ends(self, task: int, now: int) -> bool:
-        """Whether an event of a task that does not run yet is its end; otherwise begins what comes next."""
+        """Whether an event of a task that does not run yet is its end; if not, the next phase of the task begins."""
         state = self.state[task]
         if state == WAITS:
             if self.takes[task]:

@@ -1,6 +1,6 @@
 """Slots of many layers from slots of few: equal layers are lowered once and repeated.
 
-The body of a slot begins and ends with operations that only the first and the last layers of a stage have beside them; between
+The body of a slot begins and ends with operations that accompany only the first and the last layers of a stage; between
 them all layers are alike. A stage of `FEW` layers is lowered, and its middle layer is repeated. This is checked for every body:
 the same stage with one more layer, lowered as a whole, must equal the repetition of the stage of `FEW` layers. If it does not, or
 if an operation waits for one that the repetition would move away, every layer is lowered.

@@ -312,7 +312,7 @@ def name_of(op: str, variant: str) -> str:
 
 
 def turns_of(variant: str) -> int:
-    """Number of second operands used in turn in the timing of a GEMM; 0 if the row names none."""
+    """Number of second operands used in turn in the timing of a GEMM; 0 if the row does not state it."""
     return TURNS if variant.strip().lower() == IN_TURN else 0
 
 

@@ -1,6 +1,6 @@
 """Ledger: which operations took the bytes that a microbatch holds on a stage.
 
-Operations state how many bytes they free, but for activations not which ones. They free activations of their own operator first,
+Operations state how many bytes they free, but not which of the activations. They free activations of their own operator first,
 then those of their layer, the latest first. The last kernel of a layer frees everything that remains of the layer, so this order
 matters only within a layer.
 """

@@ -1,4 +1,4 @@
-"""Hanayo: wave pipeline; microbatches pass the ranks forth and back several times, and more waves mean a smaller bubble.
+"""Hanayo: wave pipeline; microbatches pass the ranks back and forth several times, and more waves mean a smaller bubble.
 
 V chunks per rank, placed on the ranks in alternating directions, are W = V / 2 waves; parameters are stored once. With B = 2F
 and M = P the bubble ratio is (2P - 2) / (3PW + 2P - 2). No order of this placement has a smaller ratio, because rank P - 1

@@ -55,7 +55,7 @@ class Found:
     complete: bool
     """False if the search was interrupted: the best plans are then those that were simulated until then."""
     confirmed: str
-    """What the reference engine says about the winner."""
+    """Whether the reference engine confirms the step of the best plan, in words."""
     of_plans: int
     """Number of plans of the space, or of its shard; with a budget, more than were examined."""
 

@@ -171,7 +171,7 @@ def _part(steps: Array, what: Array, number: Array, microbatches: int) -> _Part 
 
 
 def _what(step: Step, before: Step) -> object:
-    """What a step does, apart from the number of its microbatch."""
+    """The operations and dependencies of a step, apart from the number of its microbatch."""
     at = step.microbatch
     outputs, waits = (tuple((name, _relative(key, at)) for name, key in pairs) for pairs in (step.outputs, step.waits))
     after = tuple(_relative(key, at) for key in step.after)

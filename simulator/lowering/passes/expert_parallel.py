@@ -75,7 +75,7 @@ class ExpertParallel:
     loads: Loads | None = None
     """The rows of all ranks of a group in every layer; None for an even load."""
     load: Load | None = None
-    """The load of the layer at hand."""
+    """The load of the current layer."""
     matrices: Mapping[Purpose, Matrix] = field(default_factory=dict)
     """The bytes that every rank has for every other rank, in the exchanges of that layer; empty for an even load."""
 

@@ -75,7 +75,7 @@ COLLECTIVES = (
 COLLECTIVE_KERNEL = re.compile(r"^(void )?(nccl|rccl)|multimem_|(one|two)_shot_all_?reduce|cross_device_reduce", re.IGNORECASE)
 """Names of kernels of NCCL and RCCL, and of libraries that access the memory of their peers: torch.ops.symm_mem, vLLM."""
 COMPILED = re.compile(r"^triton_(poi|per|red|for)_")
-"""Names of compiler-fused kernels. The names list all fused operators, and the kernel is none of these operators."""
+"""Names of compiler-fused kernels. A name lists all fused operators, so it does not tell one operator."""
 OPERATORS = (
     (r"rms_?norm", "rmsnorm"), (r"layer_?norm|\bln_(fwd|bwd)|GammaBeta|cuComputeGradInput", "layernorm"),
     (r"rope|rotary", "rope"), (r"flash|fmha|attention|sdpa|dot_do_o|convert_dq", "attention"),
