@@ -157,7 +157,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise UserError(f"{shown(twice)} stands twice in one object", hint="remove one of the two")
+        raise UserError(f"{shown(twice)} occurs twice in one object", hint="remove one of the two")
     return found
 
 

@@ -2,10 +2,10 @@
 
 Uncontended on equal links of latency a and bandwidth B and for n > 3, an all-reduce of S bytes takes 2 ceil(log2 n) a + 2 S/B:
 partial sums move up both trees while results move down. A broadcast, whose root feeds both trees, takes
-(ceil(log2(n - 1)) + 1)a + S/B. Over several nodes, the trees connect nodes, with one pair of trees per rank of a node, of the
-smallest where they differ, and its part of the payload, and the ranks of a node form chains, as in NCCL. References: Sanders,
-Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; Jeaugey, "Massively Scale Your Deep
-Learning Training with NCCL 2.4", 2019.
+(ceil(log2(n - 1)) + 1)a + S/B. Over several nodes, the trees connect nodes and the ranks of a node form chains,
+as in NCCL; there is one pair of trees, with its part of the payload, per rank of a node (of the smallest node if they differ).
+References: Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; Jeaugey,
+"Massively Scale Your Deep Learning Training with NCCL 2.4", 2019.
 """
 
 from __future__ import annotations

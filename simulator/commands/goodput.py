@@ -83,7 +83,7 @@ def _failures(mtbf: tuple[str, ...]) -> dict[str, Any]:
         kind = kind.strip() if equals else "gpu"
         where = f"--mtbf {one}"
         if f"mtbf.{kind}" in found:
-            faults.append(Fault(f"{kind} stands twice", "give one time for each kind of component", where))
+            faults.append(Fault(f"{kind} occurs twice", "give one time for each kind of component", where))
         found[f"mtbf.{kind}"] = (text.strip(), Mark(where))
     if faults:
         raise UserError(faults=faults)

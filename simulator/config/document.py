@@ -347,7 +347,7 @@ class _Builder:
                 self._fault(f"{shown(key)} cannot be a key", where, hint)
             elif key in data:
                 first = self.marks[(*place, key)].line
-                self._fault(f"{shown(key)} stands twice: here and at line {first}", where, "remove one of the two")
+                self._fault(f"{shown(key)} occurs twice: here and at line {first}", where, "remove one of the two")
             else:
                 data[key] = self.value(value_node, (*place, key))
                 self.marks[(*place, key)] = where

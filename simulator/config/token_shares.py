@@ -72,7 +72,7 @@ def _fault(row: Sequence[str], columns: int, found: dict[int, dict[int, float]])
             return f"{shown(cell)} is no {what}", f"{what}s are numbered from 0 on"
     layer, expert = int(row[0]) if columns > len(COLUMNS) else 0, int(row[-2])
     if expert in found.get(layer, {}):
-        return f"expert {expert} stands twice", "one row for each expert"
+        return f"expert {expert} occurs twice", "one row for each expert"
     try:
         float(row[-1])
     except ValueError:

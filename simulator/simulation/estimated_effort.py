@@ -62,11 +62,11 @@ ROW = Effort(2.0, 700)
 BOUND_GPU, FOLDED_GPU = Effort(10.0, 1900), Effort(8.0)
 """Effort per GPU of a run: binding its groups to links, and assigning the GPU to a class of ranks."""
 TASK = {"des": Effort(7.7, 400), "heap": Effort(7.7, 500), "compiled": Effort(2.5, 250)}
-"""Effort per task by engine, from scenario to result: Llama-3 405B with every rank of 128 and of 1,024 GPUs; that of heap
-with every rank of 128 GPUs, where kernels may be slowed: where none is, it takes half as long."""
+"""Effort per task by engine, from scenario to result: Llama-3 405B with every rank of 128 and of 1,024 GPUs; heap was
+measured with every rank of 128 GPUs and kernels that may be slowed; without such kernels it takes half as long."""
 ROW_OF_VARIANT, ROWS_OF_TASK = Effort(0.08, 14), 10
-"""Effort per row and variant of ranks that have loads of their own: its duration; and rows of a rank that are merged into a task,
-about: a step of DeepSeek-V3 on 2,048 GPUs, with 64 variants, has 805,386 rows and 5,172,223 tasks."""
+"""Effort of the duration of a row, per variant of ranks that have loads of their own; and about the number of rows of a rank that
+are merged into a task: a step of DeepSeek-V3 on 2,048 GPUs, with 64 variants, has 805,386 rows and 5,172,223 tasks."""
 EDGE = Effort(0.35, 100)
 """Effort per message of a single round in which all pairs exchange: routing the message and adding its load to the links."""
 ROUND_EDGE = Effort(1.1, 400)
@@ -89,7 +89,7 @@ WIRED_GPU, LISTED_GPU = Effort(25.0, 1300), Effort(35.0, 7000)
 MEETING = Effort(0.022, 0.4)
 """Effort per start or end of a bare flow and per flow that shares a link with that flow."""
 COMPILED_MEETING, MOST_MEETINGS = Effort(0.001), 70
-"""The same by the compiled engine, and for how many flows that share a link at most: 20,000 flows of four
+"""The same by the compiled engine, where more than `MOST_MEETINGS` flows that share a link cost no more: 20,000 flows of four
 links take 11 s over 2,000 links, and 21 to 25 s over 500 and 128, on an idle machine."""
 FLOW = Effort(55.0, 2000)
 """Effort per bare flow without contention: 3,000 consecutive flows take 0.16 s."""

@@ -145,7 +145,7 @@ def _axis(given: str | tuple[str, Sequence[Any]]) -> Axis:
         raise UserError(f"{option} {name}: no values".strip(), hint=f"write it like {EXAMPLE}")
     seen = [said(value) for value in axis.values]
     if twice := next((text for i, text in enumerate(seen) if text in seen[:i]), None):
-        raise UserError(f"{shown(twice)} stands twice", where=f"{option} {name}".strip(), hint="give each value once")
+        raise UserError(f"{shown(twice)} occurs twice", where=f"{option} {name}".strip(), hint="give each value once")
     return axis
 
 

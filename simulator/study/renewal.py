@@ -1,15 +1,16 @@
-"""Time that training keeps, between failures: a renewal model in closed form.
+"""Expected time of training with failures and checkpoints: a renewal model in closed form.
 
 Failures arrive at random at a constant rate while a job trains, pauses for a checkpoint, or restarts. A failure is detected after
-a fixed time; the restart behind it takes a fixed time and may fail in turn. Then the job continues from its last whole
-checkpoint. A checkpoint pauses training, and is whole when it has been written, which a synchronous one is at the end of its
-pause. Between two moments at which a checkpoint becomes whole the expected time is
+a fixed time; the restart after it takes a fixed time and may itself fail. Then the job continues from its last complete
+checkpoint. A checkpoint pauses training, and is complete when it has been written; a synchronous one is written at the end of
+its pause. The expected time between two moments at which a checkpoint becomes complete is
 
     (1/rate + detection) exp(rate (restart + write)) (exp(rate (interval + pause)) - 1).
 
 Without detection time and with synchronous writing this is the complete model of Daly (A higher order estimate of the optimum
 checkpoint interval for restart dumps, Future Generation Computer Systems 22, 2006), whose formula for the best interval, and that
-of Young (A first order approximation to the optimum checkpoint interval, CACM 17, 1974), stand beside the minimum of this one.
+of Young (A first order approximation to the optimum checkpoint interval, CACM 17, 1974), are shown next to the minimum
+of this model.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Interruptions:
     pause_s: float
     """Time for which a checkpoint stops training."""
     write_s: float = 0.0
-    """Time after the pause until a checkpoint is whole: that of writing beside training."""
+    """Time after the pause until a checkpoint is complete: it is written during training."""
     detection_s: float = 0.0
     restart_s: float = 0.0
 
@@ -51,7 +52,7 @@ class Shares:
     checkpoints: float
     """Pauses for checkpoints that are kept."""
     lost: float
-    """Training and pauses since the last whole checkpoint before a failure."""
+    """Training and pauses since the last complete checkpoint before a failure."""
     detection: float
     restart: float
     waiting: float = 0.0
@@ -72,7 +73,7 @@ def shares(job: Interruptions, interval_s: float) -> Shares:
     expected = rate * (period_s + job.write_s + job.restart_s)
     if expected > MOST_EXPONENT:
         raise Infeasible(
-            f"a failure every {show_span(job.mtbf_s)}, and {show_span(expected / rate)} from a restart to a whole checkpoint: "
+            f"a failure every {show_span(job.mtbf_s)}, and {show_span(expected / rate)} from a restart to a complete checkpoint: "
             "the job makes no progress",
             hint="checkpoint more often, restart faster, or use fewer GPUs",
         )

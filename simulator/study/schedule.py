@@ -157,8 +157,8 @@ def _exact(duration: float) -> Fraction:
 
 
 def _ticks_per_unit(durations: Iterable[float], total: float) -> Fraction:
-    """Ticks per unit of time. All durations are whole numbers of ticks, or, where that takes too many, exact far beyond 1e-9 of
-    the `total` of all of them, which is `MOST_TICKS` then: no time comes near the largest value of a column of times.
+    """Ticks per unit of time. All durations are whole numbers of ticks if their `total` is then at most `MOST_TICKS`. Otherwise
+    the total is `MOST_TICKS`: a tick is far below 1e-9 of it, and no time comes near the largest value of a column of times.
     """
     common = lcm(*(_exact(duration).denominator for duration in durations))
     return min(Fraction(common), MOST_TICKS / Fraction(total))

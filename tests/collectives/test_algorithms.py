@@ -460,7 +460,7 @@ class TestRefusals:
 
     def test_a_network_of_which_nobody_says_that_it_is_set_up_for_sharp_is_noted(self) -> None:
         asked = ["collective", "all_reduce", "--cluster", "dgx-h100", "--nodes", 2, "-b", "1M", "-e", "1M", "--json"]
-        assert "taken to be set up for sharp" in trainsim(*asked, "--algorithm", "sharp").err
+        assert "assumed to be set up for sharp" in trainsim(*asked, "--algorithm", "sharp").err
         assert trainsim(*asked, "--algorithm", "nvls").err == ""
 
     def test_a_kind_is_called_what_it_is_called_whoever_writes_it(self) -> None:

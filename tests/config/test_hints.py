@@ -231,7 +231,7 @@ def test_flows_take_the_keys_of_their_format_and_no_other(tmp_path: Path) -> Non
         assert told in said.err
     file.write_text('{"cases": [{"name": "a", "links": [], "flows": [], "flows": []}]}')
     said = trainsim("flows", file)
-    assert (said.code, "'flows' stands twice in one object" in said.err) == (2, True)
+    assert (said.code, "'flows' occurs twice in one object" in said.err) == (2, True)
 
 
 def test_values_show_themselves_in_a_line() -> None:

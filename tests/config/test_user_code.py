@@ -32,7 +32,7 @@ WRONG = {
     "empty": ("has nothing: it needs F and B", ""),
     "endless": ("does not stop", "yield each slot once"),
     "short": ("it needs F and B", ""),
-    "twice": ("0F0 stands twice", ""),
+    "twice": ("0F0 occurs twice", ""),
     "backwards": ("before 0F", ""),
     "foreign": ("is placed on rank 0", ""),
     "outside": ("is outside 2 stages", ""),

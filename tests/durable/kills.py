@@ -115,7 +115,7 @@ class Victim:
         ended = client.poll() is not None
         cluster.kill_scheduler()
         _wait(lambda: client.poll() is not None, "the client does not end with its scheduler")
-        if not ended and (client.returncode != 1 or "--resume goes on" not in self.said()):
+        if not ended and (client.returncode != 1 or "--resume continues" not in self.said()):
             raise Lost(f"without a scheduler the client ended with {client.returncode}: {self.said()}")
         cluster.start()
         self._after("scheduler")

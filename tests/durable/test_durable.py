@@ -61,7 +61,7 @@ def test_a_search_on_a_cluster_finds_the_same(dask: Cluster) -> None:
 
 def test_a_worker_with_another_program_refuses(dask: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "version", lambda: "another")
-    with pytest.raises(SimulatorError, match="another program"):
+    with pytest.raises(SimulatorError, match="different version of the program"):
         sim.sweep(SCENARIO, OVER, executor=dask.address)
 
 

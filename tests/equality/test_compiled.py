@@ -48,7 +48,7 @@ def test_the_same_step_where_flows_are_hashed_or_sent_message_by_message(collect
     runs = [of.simulate(engine=engine) for engine in ("des", "compiled")]
     assert [run.engine for run in runs] == ["des", "compiled"]
     assert runs[0].metrics == runs[1].metrics
-    assert "because it was asked for" in runs[1].engine_reason
+    assert "because it was requested" in runs[1].engine_reason
 
 
 @needs_numba

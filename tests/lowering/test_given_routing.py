@@ -27,13 +27,13 @@ SHARES = (8, 7, 6, 5, 4, 3, 2, 1)
 PAIRS = ((0, 4), (1, 5), (2, 6), (3, 7))
 BAD = {
     "expert,tokens\n0,1\n0,2\nx,3\n1,lots\n2\n": (
-        ":3: expert 0 stands twice",
+        ":3: expert 0 occurs twice",
         ":4: 'x' is no expert",
         ":5: 'lots'",
         ":6: 1 cells",
     ),
     "layers,expert,tokens\n0,0,1\n": (":1: the columns are", "before them layer, if layers differ"),
-    "layer,expert,tokens\n0,0,1\n0,0,1\nx,0,1\n3,1\n": (":3: expert 0 stands twice", ":4: 'x' is no layer", "three: layer"),
+    "layer,expert,tokens\n0,0,1\n0,0,1\nx,0,1\n3,1\n": (":3: expert 0 occurs twice", ":4: 'x' is no layer", "three: layer"),
     "layer,expert,tokens\n3,0,1\n3,1,2\n4,1,2\n": ("expert 0 has no row in layer 4",),
     "expert,tokens\n0,1\n2,3\n": ("expert 1 has no row",),
     "expert,tokens\n0,-1\n": ("-1.0 is no share of expert 0",),

@@ -85,7 +85,7 @@ def test_a_slot_that_is_left_out_doubled_or_moved_is_refused(shape: Shape, data:
     at = data.draw(st.integers(0, len(order) - 1))
     faults = {
         "needs F and B": [*order[:at], *order[at + 1 :]],
-        "stands twice": [*order, order[at]],
+        "occurs twice": [*order, order[at]],
         "is outside": [*order, Slot("F", shape.stages, 0)],
         "is no kind of slot": [*order, Slot("X", 0, 0)],
         "before": order[::-1],

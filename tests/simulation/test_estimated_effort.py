@@ -180,7 +180,7 @@ def test_a_stepwise_run_counts_its_messages(monkeypatch: pytest.MonkeyPatch) -> 
     )
     step.simulate(expect=estimates.append)
     monkeypatch.setattr(estimated_effort, "MOST_S", estimates[-1].seconds * 0.99)
-    with pytest.raises(UserError, match=r"messages of stepwise would take about .*done only when asked for"):
+    with pytest.raises(UserError, match=r"messages of stepwise would take about .*done only on request"):
         step.simulate()
     step.simulate(long=True)
 

@@ -126,7 +126,7 @@ def test_t3_4_every_rank_takes_as_long_from_step_to_step(plan: dict[str, Any]) -
     first = rows.groupby("rank").apply(lambda of: of.start_ns.sort_values().iloc[:: len(of) // 9].to_numpy())
     intervals = np.diff(np.stack(first.tolist()), axis=1)
     assert (intervals[:, -3:] == seen.window_ns[0]).all(), "and so it goes on"
-    assert "each other" in run.observation.window.text
+    assert "overlapping steps" in run.observation.window.text
     assert run.as_dict()["measured"] == dict(run.summary)["measured"] == run.observation.window.text
 
 

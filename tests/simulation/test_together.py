@@ -309,7 +309,7 @@ def test_all_faults_of_jobs_are_told_at_once_in_the_order_of_the_file(tmp_path: 
     file.write_text("".join(f"{line}\n" for line in (*head, *(f"  - {line}" for line in lines))))
     faults = trainsim("run", file, "--json").record["faults"]
     expected = [
-        (1, "stepwise is not there for several jobs"),
+        (1, "stepwise is not supported for several jobs"),
         (5, "two are called 'a'"),
         (5, "GPU 3 of a belongs to a too"),
         (6, "GPU 7 is listed twice for j2"),
@@ -357,7 +357,7 @@ def test_jobs_on_the_command_line(tmp_path: Path) -> None:
 
 def test_a_stepwise_run_says_that_it_takes_links_at_their_face_value() -> None:
     run = scenario(plan=sim.Plan(tp=4), cluster=small_cluster(1), fidelity=sim.Fidelity(collectives="stepwise")).simulate()
-    assert "links at their face value" in run.engine_reason
+    assert "links at their nominal rates" in run.engine_reason
 
 
 def test_stepwise_and_fluid_agree_within_latencies() -> None:

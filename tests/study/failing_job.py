@@ -29,10 +29,10 @@ class FailingJob:
     slow_s: float = 0.0
     slow_speed: float = 1.0
     kept: list[tuple[float, float, float]] = field(default_factory=list)
-    """When a checkpoint became whole, the seconds of training and the work that it holds."""
+    """When a checkpoint became complete, the seconds of training and the work that it holds."""
 
     def run(self, checkpoints: int) -> tuple[float, float]:
-        """The effective fraction of the time, and the work per second, from the first whole checkpoint over a number of others.
+        """The effective fraction of the time, and the work per second, from the first complete checkpoint over a number of more.
 
         The number is given, and not the time: a time ends, more often than not, in a long stretch without a checkpoint.
         """

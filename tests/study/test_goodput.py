@@ -117,7 +117,7 @@ def test_limits_of_the_model() -> None:
     assert waiting_fraction(0.0, 0) == 0
     assert waiting_fraction(1.0, 0) == 0.5
     assert waiting_fraction(2.0, 1) == pytest.approx(2 / 5)
-    with pytest.raises(sim.Infeasible, match="never gets ahead"):
+    with pytest.raises(sim.Infeasible, match="makes no progress"):
         shares(Interruptions(1.0, 60), 600)
 
 
@@ -204,7 +204,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "no unit": (("--mtbf", "50000"), "bare number"),
     "no such component": (("--mtbf", "gpus=5 h"), "did you mean 'gpu'?"),
     "no failure in a count": (("--mtbf", "0 in 5 d"), "counts nothing"),
-    "a component twice": (("--mtbf", "5 h", "--mtbf", "gpu=5 h"), "gpu stands twice"),
+    "a component twice": (("--mtbf", "5 h", "--mtbf", "gpu=5 h"), "gpu occurs twice"),
     "no such kind of checkpoint": (("--mtbf", "5 h", "--checkpoint", "asyn"), "did you mean 'async'?"),
     "no interval": (("--mtbf", "5 h", "--checkpoint-interval", "0 s"), "at least a step"),
     "less than a step": (("--mtbf", "5 h", "--checkpoint-interval", "10 ms"), "in each step, which takes 18.47 ms"),

@@ -53,7 +53,7 @@ def test_all_faults_of_fields_and_values_are_told_at_once() -> None:
     assert len(said) == 8
     for words in (
         ("--over 'plan.pp' gives no field", "--over plan.tp=1,2,4,8"),
-        ("--over plan.ep: '1' stands twice", "once"),
+        ("--over plan.ep: '1' occurs twice", "once"),
         ("--over plan.shedule=1f1b: plan.shedule: unknown key", "did you mean 'schedule'?"),
         ("--over job.microbatch=1: job.microbatch: unknown key", "did you mean 'microbatch_size'?"),
         ("--over plan.tp=0: plan.tp: 0 is too small", "at least 1"),

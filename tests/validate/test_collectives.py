@@ -366,7 +366,7 @@ def test_a_gpu_that_is_not_known_is_taken_for_the_usual_one() -> None:
         ({"collective": "reduce"}, "collective: 'reduce' is none of all_reduce"),
         ({"bytes": "none"}, "bytes: 'none' is no number of bytes"),
         ({"collective": "alltoall", "asked": "tree"}, "tree does no alltoall"),
-        ({"asked": "nvls", "library": "nccl", "inside": "nvlink3-nvswitch", "gpu": "A100"}, "nvls needs switches that add up"),
+        ({"asked": "nvls", "library": "nccl", "inside": "nvlink3-nvswitch", "gpu": "A100"}, "nvls needs switches that reduce"),
     ],
 )
 def test_what_describes_no_machine_is_skipped_with_the_nearest_word(changes: dict[str, str], reason: str) -> None:
