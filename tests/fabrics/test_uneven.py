@@ -541,7 +541,7 @@ class TestInPython:
         "kind, how, message",
         [
             ("all_reduce", {}, "all_reduce takes no matrix"),
-            ("alltoall", {"sizes_bytes": [8]}, "how large"),
+            ("alltoall", {"sizes_bytes": [8]}, "already determines the size"),
             ("alltoall", {"gpus": np.arange(4)}, "matrix of 8 ranks for 4 GPUs"),
             ("alltoall", {"gpus": np.arange(16)}, "matrix of 8 ranks for 16 GPUs"),
             ("alltoall", {"matrix": np.ones((32, 32))}, "matrix of 32 ranks for 16 GPUs"),
