@@ -351,6 +351,6 @@ def test_a_ring_with_one_nic_a_node() -> None:
 def test_the_command_says_that_stepwise_knows_nothing_measured() -> None:
     asked = ["collective", "all_reduce", "--cluster", "dgx-h100", "--gpus", "8", "-b", "1M", "-e", "1M", "--json"]
     told, silent = trainsim(*asked, "--fidelity", "stepwise"), trainsim(*asked)
-    assert "links at their nominal rates" in told.err
+    assert "nominal bandwidths and latencies" in told.err
     assert told.record["rows"]
     assert silent.err == ""
