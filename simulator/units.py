@@ -113,7 +113,7 @@ def checked(value: object, dimension: Dimension) -> float:
     """A number from Python in the dimension's own unit, checked against the limits of the dimension."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not whole and not (isinstance(value, float) and math.isfinite(value)):
-        raise UserError(f"{shown(value)} is no number of {dimension.name}", hint=f"at least {dimension.least}")
+        raise UserError(f"{shown(value)} is not a number of {dimension.name}", hint=f"at least {dimension.least}")
     return _bounded(value, Fraction(value), dimension)  # type: ignore[call-overload]
 
 
@@ -143,7 +143,7 @@ def _exact(text: object, dimension: Dimension) -> Fraction:
         raise UserError(f"{shown(text)} is not a quantity: {dimension.name} are a number and a unit", hint=dimension.hint)
     number, unit = match.groups()
     if unit not in dimension.spellings:
-        raise UserError(f"{shown(text)}: {unit!r} is no unit of {dimension.name}", hint=_unit_hint(unit, dimension))
+        raise UserError(f"{shown(text)}: {unit!r} is not a unit of {dimension.name}", hint=_unit_hint(unit, dimension))
     return Fraction(number) * dimension.spellings[unit]
 
 

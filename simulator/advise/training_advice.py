@@ -145,7 +145,7 @@ def cluster_on(name: str, gpus: int | None = None, *, trust: bool = False) -> tu
         return {"name": name, "nodes": 1, "gpus_per_node": count}, count
     if count % per_node:
         near = count // per_node * per_node
-        reason = f"{count} GPUs are no whole nodes of {name}, which have {per_node}"
+        reason = f"{count} GPUs are not whole nodes of {name}, which have {per_node}"
         raise OutsideDomain(reason, nearest={"gpus": near}, hint=f"nearest legal: --gpus {near} or {near + per_node}")
     return {"name": name, "nodes": count // per_node}, count
 

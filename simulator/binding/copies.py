@@ -157,7 +157,7 @@ class Copies:
         """
         wiring, assembly = self.example.wiring, self.example.assembly
         if assembly is None:
-            raise Different("one node alone is no example of many")
+            raise Different("one node alone is not an example of many")
         of_node, capacity = assembly.of_node(0), work_per_ns(wiring.capacity_bytes_per_s)
         node, local = self.assembly.in_node(np.array([*changes], dtype=np.int64))
         if len(distinct(node)) > 1 and any(p.factor > 1 for of in changes.values() for p in of):

@@ -75,7 +75,7 @@ class ResultStore:
             self._database.execute("COMMIT")
         if stored != [(table.schema,)]:
             self._database.close()
-            raise UserError(f"{named(path)} is no table of a {table.name} of this version", hint="name another file")
+            raise UserError(f"{named(path)} is not a table of a {table.name} of this version", hint="name another file")
         with self._errors():
             for setting in SETTINGS[2:]:
                 self._database.execute(f"PRAGMA {setting}")
@@ -132,7 +132,7 @@ class ResultStore:
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & PRIMARY
             if code == sqlite3.SQLITE_NOTADB:
-                raise UserError(f"{named(self._path)} is no SQLite database", hint="name another file") from None
+                raise UserError(f"{named(self._path)} is not an SQLite database", hint="name another file") from None
             if code == sqlite3.SQLITE_BUSY:
                 raise UserError(
                     f"another program writes to {named(self._path)}", hint="wait for it, or name another file"

@@ -245,7 +245,7 @@ class Duration(click.types.FloatParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
         if not 0 <= number <= LONGEST:
-            self.fail(f"{value!r} is no duration: a number from 0 to {LONGEST}", param, ctx)
+            self.fail(f"{value!r} is not a duration: a number from 0 to {LONGEST}", param, ctx)
         return number
 
 

@@ -37,7 +37,7 @@ class Size(click.types.IntParamType):
         found = SIZE.fullmatch(str(value).strip())
         size = int(found[1]) * UNITS[found[2].upper()] if found else 0
         if not 1 <= size <= MOST_BYTES:
-            self.fail(f"{value!r} is no size: bytes such as 8, 64K, 512M or 8G", param, ctx)
+            self.fail(f"{value!r} is not a size: bytes such as 8, 64K, 512M or 8G", param, ctx)
         return size
 
 

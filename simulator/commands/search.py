@@ -150,7 +150,7 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     """Numbers of GPUs, from a text such as `64,128`."""
     parts = [part.strip() for part in text.split(",")] if text is not None else []
     if wrong := [part for part in parts if not part.isascii() or not part.isdecimal()]:
-        raise UserError(f"--gpus: {wrong[0]!r} is no number of GPUs", hint="write it like --gpus 64,128")
+        raise UserError(f"--gpus: {wrong[0]!r} is not a number of GPUs", hint="write it like --gpus 64,128")
     return tuple(map(int, parts))
 
 

@@ -99,7 +99,7 @@ def shape(name: Any) -> str:
         found = catalog.module("shapes", text_of(name, "rail-optimized"))
         if not (hasattr(found, "fabric") or hasattr(found, "inside") or (hasattr(found, "wire") and hasattr(found, "route"))):
             hint = "a shape has fabric(cluster), or wire(cluster) and route(cluster, source, target)"
-            raise UserError(f"{shown(name)} is no shape", hint=hint)
+            raise UserError(f"{shown(name)} is not a shape", hint=hint)
     text: str = name
     return text
 
@@ -109,7 +109,9 @@ def sites(value: Any) -> tuple[str, ...]:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_SITES:
         return ("rail-optimized",) * value
     if not isinstance(value, list) or not 1 <= len(value) <= MOST_SITES:
-        raise UserError(f"{shown(value)} is no number of sites and no list of shapes", hint="sites: [rail-optimized, leaf-spine]")
+        raise UserError(
+            f"{shown(value)} is neither a number of sites nor a list of shapes", hint="sites: [rail-optimized, leaf-spine]"
+        )
     known = [name for name in shapes_with("fabric") if name != "wan"]
     for name in value:
         if catalog.plain(text_of(name, "rail-optimized")) not in known:

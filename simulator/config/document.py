@@ -355,7 +355,7 @@ class _Builder:
                     said, digits = (sign.join((value_node.value, *groups)) for sign in (",", ""))
                     hint = f"numbers are written without thousands separators: {digits}"
                     at = _mark(self.name, value_node.start_mark)
-                    self._fault(f"{shown(said)} is no number: the comma ends the value of {shown(key)}", at, hint)
+                    self._fault(f"{shown(said)} is not a number: the comma ends the value of {shown(key)}", at, hint)
                     list(islice(pairs, len(groups)))  # these groups of digits are not keys
         return data
 

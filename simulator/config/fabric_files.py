@@ -107,7 +107,7 @@ def _algorithm(name: Any) -> str:
 def _name(value: Any) -> str:
     """The name of a fabric, which is looked up after all other fields of the file were checked."""
     if not isinstance(value, str):
-        raise UserError(f"{shown(value)} is no name of a fabric", hint='write it like "nvlink4-nvswitch"')
+        raise UserError(f"{shown(value)} is not a name of a fabric", hint='write it like "nvlink4-nvswitch"')
     return value
 
 

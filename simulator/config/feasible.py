@@ -121,7 +121,7 @@ def _schedule(value: Any) -> Any:
     if isinstance(value, str):
         return schedule(value)
     if not any(callable(getattr(value, name, None)) for name in ("order", "orders", "__call__")):
-        raise UserError(f"{shown(value)} is no schedule", hint=user_code.SCHEDULE)
+        raise UserError(f"{shown(value)} is not a schedule", hint=user_code.SCHEDULE)
     return value
 
 

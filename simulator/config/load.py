@@ -42,7 +42,7 @@ def document_of(path: str | Path, settings: Iterable[str] = ()) -> Document:
             hint = 'give its file, its name or its mapping itself, such as search("scenario.yaml")'
             raise UserError("a loaded scenario no longer has the fields of its file, which are needed to vary them", hint=hint)
         hint = "a YAML file, or a name of `trainsim catalog scenarios`" if path == "" else 'load("scenario.yaml")'
-        raise UserError(f"{shown(path)} is no file and no name", hint=hint)
+        raise UserError(f"{shown(path)} is neither a file nor a name", hint=hint)
     name = str(path)
     file = Path(name) if isinstance(path, Path) or catalog.is_file(name) else catalog.find("scenarios", name)
     if file.suffix == ".py":
@@ -79,7 +79,7 @@ def _extended(document: Document, seen: tuple[Path, ...]) -> Document:
     base, mark = document.at(("extends",)), document.mark(("extends",))
     with placed(document.where(("extends",))):
         if not isinstance(base, str) or not base.strip():
-            raise UserError(f"extends: {shown(base)} is no file and no name", hint="extends: base.yaml")
+            raise UserError(f"extends: {shown(base)} is neither a file nor a name", hint="extends: base.yaml")
         path = beside(base, mark)
         file = Path(path) if catalog.is_path(base) or catalog.is_file(path) else catalog.find("scenarios", base)
         if file.resolve() in seen:
@@ -161,7 +161,7 @@ def _document(kind: str, name: str | Path | Mapping[str, Any], changes: Mapping[
     if not isinstance(name, (str, Path, Mapping)):
         examples = {"model": "llama3-70b", "cluster": "dgx-h100", "framework": "megatron-core-2025"}
         hint = f'{kind}("{examples[kind]}")'
-        raise UserError(f"{kind}: {shown(name)} is no name, path or mapping", hint=hint)
+        raise UserError(f"{kind}: {shown(name)} is not a name, path or mapping", hint=hint)
     if not isinstance(name, Mapping) and names_a_file(f"{kind}s", str(name), str(name)) and _is_regular(str(name)):
         refuse_other_kind(read_or_import(Path(name), f"{kind}s"), f"{kind}s")
     values = dict(name) if isinstance(name, Mapping) else {"name": str(name)}

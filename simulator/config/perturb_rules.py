@@ -26,7 +26,7 @@ def faults_of_perturbed_links(scenario: Scenario, *, alone: bool = True) -> Iter
             stepwise = "fidelity.collectives: stepwise, " if alone else ""
             yield f"perturb.{i}.capacity", message, f"at most 1, {stepwise}or quicker links in the cluster"
         if p.link is not None and p.link.count(">") != 1:
-            yield f"perturb.{i}.link", f"{shown(p.link)} is no link: it has two ends", 'write it like "node0/nic3>leaf3"'
+            yield f"perturb.{i}.link", f"{shown(p.link)} is not a link: it has two ends", 'write it like "node0/nic3>leaf3"'
         elif p.link is not None:
             try:
                 cluster_of(scenario).link_named(p.link)

@@ -179,7 +179,7 @@ def exact_routing(value: Any) -> str | Shares:
     if text in ROUTINGS:
         return text
     if not token_shares.is_file(text):
-        raise UserError(f"{shown(text)} is no routing", hint=f"{did_you_mean(text, ROUTINGS)}, or a file (.csv, .json)")
+        raise UserError(f"{shown(text)} is not a routing", hint=f"{did_you_mean(text, ROUTINGS)}, or a file (.csv, .json)")
     try:
         token_shares.read(text)
     except UserError as error:

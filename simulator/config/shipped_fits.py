@@ -74,10 +74,10 @@ class FitFile(Declared):
     def contradictions(self) -> Iterator[Contradiction]:
         family = families().get(self.family)
         if family is None:
-            yield "family", f": {self.family!r} is no family of kernels", did_you_mean(self.family, families())
+            yield "family", f": {self.family!r} is not a family of kernels", did_you_mean(self.family, families())
             return
         if self.dtype and self.dtype not in DTYPES:
-            yield "dtype", f": {self.dtype!r} is no dtype", did_you_mean(self.dtype, DTYPES)
+            yield "dtype", f": {self.dtype!r} is not a dtype", did_you_mean(self.dtype, DTYPES)
         for key, ranges in (("ranges", self.ranges), ("transferred_ranges", self.transferred_ranges or {})):
             for name, (low, high) in ranges.items():
                 if low > high:

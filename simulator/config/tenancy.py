@@ -95,7 +95,7 @@ def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trus
     on."""
     if not isinstance(entry, Mapping) or set(entry) - set(KEYS) or "gpus" not in entry or "model" not in entry:
         hint = "{name: a, model: .., plan: {..}, job: {..}, gpus: 8}"
-        message = f"{shown(entry)} is no job"
+        message = f"{shown(entry)} is not a job"
         if isinstance(entry, Mapping):
             unknown, missing = sorted(map(str, set(entry) - set(KEYS))), [key for key in ("model", "gpus") if key not in entry]
             faults = [f"unknown key {shown(key)}" for key in unknown] + [f"{key} is missing" for key in missing]
@@ -108,7 +108,7 @@ def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trus
     chosen = list(range(free, free + gpus)) if type(gpus) is int else gpus if isinstance(gpus, list) else []
     wrong = [g for g in chosen if type(g) is not int or g < 0]
     if wrong or not chosen:
-        said = f"{shown(wrong[0])} is no number of a GPU" if wrong else f"{shown(gpus)} are no GPUs"
+        said = f"{shown(wrong[0])} is not a number of a GPU" if wrong else f"{shown(gpus)} are not GPUs"
         raise UserError(f"jobs: gpus: {said}", where=at, hint="how many, such as 8, or a list of their numbers: [0, 1, 2, 3]")
     shared = {key: value for key, value in document.data.items() if key in SHARED}
     own = {key: entry[key] for key in OF_A_JOB if key in entry}
@@ -138,7 +138,7 @@ def _misnamed(document: Document, entries: Sequence[Any]) -> list[Fault]:
             continue
         name, where = _name_of(entry, i), document.where(("jobs", i, "name"))
         if type(entry.get("name", "")) not in (str, int, float, type(None)):
-            faults.append(Fault(f"jobs: name: {shown(entry['name'])} is no name", "a word, such as a", where))
+            faults.append(Fault(f"jobs: name: {shown(entry['name'])} is not a name", "a word, such as a", where))
         elif name in names:
             faults.append(Fault(f"jobs: two are called {name!r}", "give each job a unique name", where))
         names.add(name)

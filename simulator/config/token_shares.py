@@ -76,7 +76,7 @@ def _fault(row: Sequence[str], columns: int, found: dict[int, dict[int, float]])
     try:
         float(row[-1])
     except ValueError:
-        return f"{shown(row[-1])} is no number of tokens", "a number such as 0.25 or 4096"
+        return f"{shown(row[-1])} is not a number of tokens", "a number such as 0.25 or 4096"
     return None
 
 
@@ -95,13 +95,13 @@ def _checked(values: Any, where: str) -> tuple[float, ...]:
     """Shares of one layer."""
     if not isinstance(values, (list, tuple)) or not values:
         raise UserError(
-            f"{shown(values)} is no list of shares", where=where, hint="a number for each expert, such as [4, 3, 2, 1]"
+            f"{shown(values)} is not a list of shares", where=where, hint="a number for each expert, such as [4, 3, 2, 1]"
         )
     for expert, value in enumerate(values):
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not 0 <= value <= MOST_TOKENS:
             hint = "a number of tokens or a fraction, at least 0"
-            raise UserError(f"{shown(value)} is no share of expert {expert}", where=where, hint=hint)
+            raise UserError(f"{shown(value)} is not a share of expert {expert}", where=where, hint=hint)
     if not any(values):
         raise UserError("no expert receives a token", where=where, hint="at least one share above 0")
     return tuple(float(value) for value in values)

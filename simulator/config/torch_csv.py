@@ -154,10 +154,10 @@ def _box(content: str) -> Box | Fault:
         forward, backward = map(_slot, pair.groups())
         if forward and backward and forward.kind == FORWARD and backward.kind in (BACKWARD, INPUT_GRADIENT):
             return Pair(forward, backward)
-        return Fault(f"{shown(content)} is no pair", f"first a forward, then a backward: (0F8;7B0){OVERLAPPED}")
+        return Fault(f"{shown(content)} is not a pair", f"first a forward, then a backward: (0F8;7B0){OVERLAPPED}")
     if _COMMUNICATION.fullmatch(content):
-        return Fault(f"{shown(content)} is no computation", COMPUTE_ONLY)
-    return Fault(f"{shown(content)} is no slot", CELL)
+        return Fault(f"{shown(content)} is not a computation", COMPUTE_ONLY)
+    return Fault(f"{shown(content)} is not a slot", CELL)
 
 
 def _slot(content: str) -> Slot | None:

@@ -259,7 +259,7 @@ class Schedule(Watched):
             return self._slot(box, rank)
         forward, backward = (self._slot(slot, rank) for slot in box[-2:])
         if forward.kind != FORWARD or backward.kind not in (BACKWARD, INPUT_GRADIENT):
-            raise UserError(f"{self._name} yields {box!r:.60} on rank {rank}, which is no pair", hint=PAIR)
+            raise UserError(f"{self._name} yields {box!r:.60} on rank {rank}, which is not a pair", hint=PAIR)
         return Pair(forward, backward)
 
     def _exchange(self, exchange: Any, rank: int) -> Exchange:
@@ -276,4 +276,4 @@ class Schedule(Watched):
             numbers = index(stage), index(microbatch)
             if kind in KINDS and all(abs(number) <= MOST_NUMBER for number in numbers):
                 return Slot(str(kind), *numbers)
-        raise UserError(f"{self._name} yields {slot!r:.60} on rank {rank}, which is no slot", hint=SLOT)
+        raise UserError(f"{self._name} yields {slot!r:.60} on rank {rank}, which is not a slot", hint=SLOT)

@@ -183,7 +183,7 @@ def _wrong(rows: list[Row]) -> Iterator[tuple[int, str, str]]:
     for line, cells in rows:
         for number, cell in enumerate(cells, 1):
             if NUMBER.fullmatch(cell) is None or float(cell) > MOST_HELD_BYTES:
-                yield line, f"cell {number}: {shown(cell) if cell else 'nothing'}, which is no number of bytes", CELL
+                yield line, f"cell {number}: {shown(cell) if cell else 'nothing'}, which is not a number of bytes", CELL
 
 
 def _count(n: int, what: str) -> str:

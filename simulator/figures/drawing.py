@@ -75,7 +75,7 @@ def save(figure: Figure, path: str | Path) -> None:
     """Writes a figure as PNG, SVG or PDF, by the ending of the file name."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
-        raise UserError(f"{str(path)!r} is no kind of picture", hint=f"end the name in {', '.join(FORMATS)}")
+        raise UserError(f"{str(path)!r} is not a kind of picture", hint=f"end the name in {', '.join(FORMATS)}")
     with atomic(path) as temporary:
         data = BytesIO()  # written to memory first: if the file fails, matplotlib would end a PDF a second time, and fail in zlib
         with rc_context({"svg.hashsalt": "trainsim"}):  # otherwise the names of markers are random

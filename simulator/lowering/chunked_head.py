@@ -49,7 +49,7 @@ def _chunks(project: BlockOp, loss: BlockOp) -> Iterator[BlockOp]:
     """The chunks of a projection and its loss; the first has the parameters."""
     whole, of_input, of_weights, logits = project.forward, project.input_gradient, project.weight_gradient, loss.forward
     if not (isinstance(whole, Gemm) and isinstance(logits, Rowwise)):
-        raise InvariantBroken(f"{project.name} is no projection before a loss")
+        raise InvariantBroken(f"{project.name} is not a projection before a loss")
     tokens, size = whole.m, tokens_of_chunk(whole.m, whole.n, whole.k)
     moved = LOSS_MOVES * logits.element_bytes
     for number, begin in enumerate(range(0, tokens, size)):

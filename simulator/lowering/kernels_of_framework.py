@@ -170,7 +170,7 @@ def _joined(add: BlockOp, norm: BlockOp) -> BlockOp:
 
 def _rowwise(kernel: Kernel | None) -> Rowwise:
     if not isinstance(kernel, Rowwise):
-        raise InvariantBroken(f"{kernel} is no operator on rows")
+        raise InvariantBroken(f"{kernel} is not an operator on rows")
     return kernel
 
 

@@ -97,7 +97,7 @@ def count(row: Row, column: str) -> int:
     """The whole number in a cell. Raises `UserError` for any other content."""
     value = number(row[column])
     if not (1 <= value <= MOST_COUNT and value == int(value)):
-        raise UserError(f"{column}: {shown(row[column])} is no count")
+        raise UserError(f"{column}: {shown(row[column])} is not a count")
     return int(value)
 
 

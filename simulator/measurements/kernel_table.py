@@ -178,11 +178,11 @@ def _wrong(row: Row) -> Iterator[tuple[str, str]]:
     if dtype and dtype not in WIDTH and _cell(row, "role") in ("", FIT):
         yield f"dtype: {shown(row['dtype'])} is not known", did_you_mean(FORMAT_NAMES.get(dtype, dtype), WIDTH)
     if not number(row["time_us"]) > 0:
-        yield f"time_us: {shown(row['time_us'])} is no positive number", "microseconds, such as 57.4"
+        yield f"time_us: {shown(row['time_us'])} is not a positive number", "microseconds, such as 57.4"
     yield from _wrong_counts(row, *COUNTS)
     for name in ("p10_us", "p90_us", *NUMBERS, "alone_us"):
         if (cell := _cell(row, name)) and not number(cell) >= 0:
-            yield f"{name}: {shown(cell)} is no number", "a number, or nothing"
+            yield f"{name}: {shown(cell)} is not a number", "a number, or nothing"
     yield from _wrong_kernel(row)
 
 
@@ -199,7 +199,7 @@ def _wrong_counts(row: Row, *names: str) -> Iterator[tuple[str, str]]:
     for name in names:
         cell = _cell(row, name)
         if cell and not (0 <= number(cell) <= MOST_COUNT and number(cell) == int(number(cell))):
-            yield f"{name}: {shown(cell)} is no count", "a whole number, or nothing"
+            yield f"{name}: {shown(cell)} is not a count", "a whole number, or nothing"
 
 
 def _probe(row: Row) -> Probe:

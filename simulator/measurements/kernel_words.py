@@ -246,7 +246,7 @@ def _needs(probe: Probe, *sizes: str) -> None:
     """Raises `UserError` for a row without a required size."""
     for name in sizes:
         if not getattr(probe, name):
-            raise UserError(f"{name}: {shown('')} is no count")
+            raise UserError(f"{name}: {shown('')} is not a count")
 
 
 def _gemms(probe: Probe) -> tuple[Gemm, ...]:
@@ -288,7 +288,7 @@ def rowwise_of(probe: Probe) -> Rowwise:
     if name not in PASSES and probe.op.removesuffix(TABLE_BACKWARD) != "elementwise":
         raise UserError(f"op: {shown(probe.op)} is not known{like(probe.op, KNOWN)}")
     if name == "copy" and "".join(probe.variant.lower().split()[:1]) not in WITHIN:
-        raise UserError(f"op: {shown(probe.op)} as {shown(probe.variant)} is no kernel of the workload")
+        raise UserError(f"op: {shown(probe.op)} as {shown(probe.variant)} is not a kernel of the workload")
     _needs(probe, "m", "n")
     width, one_by_one = WIDTH[probe.dtype], is_one_by_one(probe.dtype, probe.variant)
     if name in PASSES:

@@ -134,5 +134,5 @@ def _rate(row: Row, column: str, usual: float) -> float:
         return usual
     found = number(row[column])
     if not found > 0:
-        raise UserError(f"{column}: {shown(row[column])} is no positive number")
+        raise UserError(f"{column}: {shown(row[column])} is not a positive number")
     return usual if isclose(found, usual, rel_tol=LABEL_TOLERANCE) else found

@@ -184,9 +184,9 @@ def _line(where: str, words: Sequence[str]) -> _Measurement:
     if len(words) < least + TIMES or (len(words) < least + 2 * TIMES and len(words) not in (least + TIMES, most + TIMES)):
         wrong = f"{len(words)} columns: a line of the table has {most + 2 * TIMES}"
     elif bad := [word for word in numbers if not NUMBER.fullmatch(word)]:
-        wrong = f"{shown(bad[0])} is no positive number"
+        wrong = f"{shown(bad[0])} is not a positive number"
     elif float(words[0]) and not float(words[skipped]):
-        wrong = f"{shown(words[skipped])} is no positive number"
+        wrong = f"{shown(words[skipped])} is not a positive number"
     else:
         size, _, time_us, algorithm, bus = map(float, numbers)
         is_wrong = re.fullmatch(WRONG, words[skipped + TIMES - 1]) is not None

@@ -132,7 +132,7 @@ def _whole(row: Row) -> dict[str, Any]:
     """The scenario that a row holds as JSON."""
     found = parsed_json(row["scenario"], "scenario")
     if not isinstance(found, dict):
-        raise UserError(f"scenario: {shown(row['scenario'])} is no mapping")
+        raise UserError(f"scenario: {shown(row['scenario'])} is not a mapping")
     return found
 
 
@@ -202,7 +202,7 @@ def cluster_of(row: Row) -> dict[str, Any]:
     per_node = _count(row, "gpus_per_node", min(gpus, USUAL_GPUS_PER_NODE))
     domain, rate = _count(row, "nvlink_domain", per_node), number(row["nvlink_oneway_GBps"])
     if not rate > 0:
-        raise UserError(f"nvlink_oneway_GBps: {shown(row['nvlink_oneway_GBps'])} is no positive number")
+        raise UserError(f"nvlink_oneway_GBps: {shown(row['nvlink_oneway_GBps'])} is not a positive number")
     domains = next(n for n in range(-(-gpus // domain), gpus + 1) if gpus % n == 0)
     cluster = {"gpu": gpu, "gpus_per_node": gpus // domains, "nodes": domains, "intra_node": f"NVSwitch {rate:g} GB/s"}
     if domains == 1:
@@ -222,7 +222,7 @@ def _network(row: Row, gpus: int, per_node: int) -> dict[str, Any]:
     usual_gbit = NIC_GBIT.get(gpu_of(row).partition("-")[0], USUAL_NIC_GBIT)
     gbit = number(row["nic_gbit_per_node"]) if row["nic_gbit_per_node"].strip() else per_node * usual_gbit
     if not gbit > 0:
-        raise UserError(f"nic_gbit_per_node: {shown(row['nic_gbit_per_node'])} is no positive number")
+        raise UserError(f"nic_gbit_per_node: {shown(row['nic_gbit_per_node'])} is not a positive number")
     said = re.match(r"([1-9]\d?)\s*x", row["inter_node"])
     nics = int(said[1]) if said else min(per_node, max(1, round(gbit / usual_gbit)))
     fabric = {"fabric": "roce"} if "roce" in row["inter_node"].lower() else {}
@@ -342,4 +342,4 @@ def _fact(facts: Mapping[str, str], name: str) -> int:
     try:
         return int(facts[name])
     except ValueError:
-        raise UserError(f"facts: {name}={shown(facts[name])} is no whole number") from None
+        raise UserError(f"facts: {name}={shown(facts[name])} is not a whole number") from None

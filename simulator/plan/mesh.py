@@ -45,7 +45,7 @@ class Mesh:
         order = tuple(rank_order.strip().lower().replace("_", "-").split("-"))
         for axis in order:
             if axis not in AXES:
-                raise UserError(f"rank_order: {axis!r} is no axis", hint=did_you_mean(axis, AXES))
+                raise UserError(f"rank_order: {axis!r} is not an axis", hint=did_you_mean(axis, AXES))
         if len(set(order)) < len(order):
             raise UserError(f"rank_order {rank_order!r} names an axis twice", hint="tp-cp-ep-dp-pp")
         forgotten = [axis for axis in AXES if axis not in order and degrees.get(axis, 1) > 1]

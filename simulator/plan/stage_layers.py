@@ -37,7 +37,7 @@ def readable(layout: object) -> str | tuple[int, ...]:
     if isinstance(layout, (list, tuple)) and layout and all(type(count) is int and count >= 0 for count in layout):
         return tuple(layout)
     if not isinstance(layout, str) or not layout:
-        raise UserError(f"{shown(layout)} is no layout of layers", hint=EXAMPLES)
+        raise UserError(f"{shown(layout)} is not a layout of layers", hint=EXAMPLES)
     if layout != EVEN and not ENDS.fullmatch(layout):
         _of_megatron(layout)
     return layout
@@ -103,7 +103,7 @@ def _of_megatron(layout: str) -> tuple[int, ...]:
     well_formed = re.fullmatch("Et*L", flat) and stages[0] and stages[-1]
     if not well_formed:
         hint = f"E once at the beginning of the first stage, L once at the end of the last, t for layers between; {EXAMPLES}"
-        raise UserError(f"{shown(layout)} is no layout of layers", hint=hint)
+        raise UserError(f"{shown(layout)} is not a layout of layers", hint=hint)
     return tuple(stage.count("t") for stage in stages)
 
 

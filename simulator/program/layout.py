@@ -209,7 +209,7 @@ def _flat(boxes: Iterable[Box]) -> list[Slot]:
 
 def _misplaced(slot: Slot, rank: int, layout: Layout, placement: Sequence[int]) -> list[Fault]:
     if slot.kind not in KINDS:
-        return [Fault(f"{slot.kind!r} is no kind of slot", hint=f"one of {', '.join(KINDS)}")]
+        return [Fault(f"{slot.kind!r} is not a kind of slot", hint=f"one of {', '.join(KINDS)}")]
     if not (0 <= slot.stage < layout.stages and 0 <= slot.microbatch < layout.shape.microbatches):
         return [Fault(f"{slot} is outside {layout.stages} stages and {layout.shape.microbatches} microbatches")]
     placed = placement[layout.instance(slot.stage, slot.microbatch)]

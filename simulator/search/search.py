@@ -304,7 +304,7 @@ def _sizes(scenario: Scenario, gpus: Sequence[int]) -> tuple[Axis, ...]:
         must_be(number, int, "a number of GPUs", "a whole number", "gpus=[64, 128]")
     if wrong := [number for number in gpus if number < 1 or number % per_node]:
         near = max(per_node, wrong[0] // per_node * per_node)
-        raise UserError(f"{wrong[0]} GPUs are no whole nodes of {per_node}", hint=f"nearest legal: {near}")
+        raise UserError(f"{wrong[0]} GPUs are not whole nodes of {per_node}", hint=f"nearest legal: {near}")
     return (Axis("cluster.nodes", tuple(dict.fromkeys(number // per_node for number in gpus))),) if gpus else ()
 
 

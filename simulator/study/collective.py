@@ -64,8 +64,8 @@ LEGAL = {
     "gpus": count(2**24).or_none,
     "nodes": count(2**24).or_none,
     "pieces": count(2**20).or_none,
-    "algorithm": of_type(str, "is no name", "auto, or such as ring"),
-    "library": of_type(str, "is no name", f"such as {NCCL}"),
+    "algorithm": of_type(str, "is not a name", "auto, or such as ring"),
+    "library": of_type(str, "is not a name", f"such as {NCCL}"),
     "fidelity": one_of(*get_args(Collectives)),
 }
 """Legal values of sizes, numbers of GPUs and the other options."""
@@ -223,13 +223,13 @@ def _named(gpus: Listed, cluster: Cluster, nodes: int | None) -> Array:
         raise UserError(f"nodes: {nodes}, and a list of GPUs already determines the nodes", hint="leave nodes out")
     hint = f"a list such as [0, 1]: {cluster.name} has GPUs 0 to {cluster.gpus - 1:,}"
     if isinstance(gpus, np.ndarray) and gpus.ndim != 1:
-        raise UserError(f"gpus: an array of {gpus.ndim} dimensions is no list of GPUs", hint=hint)
+        raise UserError(f"gpus: an array of {gpus.ndim} dimensions is not a list of GPUs", hint=hint)
     listed: list[Any] = gpus.tolist() if isinstance(gpus, np.ndarray) else list(gpus)
     if not listed:
         raise UserError("gpus: no GPU is named", hint=hint)
     wrong = [one for one in listed if not isinstance(one, Integral) or isinstance(one, bool) or not 0 <= int(one) < cluster.gpus]
     if wrong:
-        raise UserError(f"gpus: {described(wrong[0])} is no GPU of {cluster.name}", hint=hint)
+        raise UserError(f"gpus: {described(wrong[0])} is not a GPU of {cluster.name}", hint=hint)
     twice = [one for one, times in Counter(listed).items() if times > 1]
     if twice:
         raise UserError(f"gpus: {twice[0]} is named twice", hint="name each GPU once")

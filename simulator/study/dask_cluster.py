@@ -69,7 +69,7 @@ def connected(address: str) -> Iterator[tuple[Executor, int]]:
     from_scheme = address.removeprefix(SCHEME)
     host, colon, port = from_scheme.rpartition(":")
     if not host or not colon or not port.isascii() or not port.isdecimal() or "/" in from_scheme:
-        raise UserError(f"{shown(address)} is no address of a Dask scheduler", hint=f"write it like {SCHEME}localhost:8786")
+        raise UserError(f"{shown(address)} is not an address of a Dask scheduler", hint=f"write it like {SCHEME}localhost:8786")
     client = _client(from_scheme)
     try:
         yield _Workers(client), _threads(client)

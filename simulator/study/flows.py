@@ -360,7 +360,7 @@ def _route(flow: Mapping[str, Any], n_links: int, where: str, faults: list[Fault
     wrong = [link for link in route if type(link) is not int or not 0 <= link < n_links] if isinstance(route, list) else []
     if isinstance(route, list) and not wrong:
         return tuple(route)
-    no_link = f"route: {shown(wrong[0])} is no link of the {n_links} of this case" if wrong else ""
+    no_link = f"route: {shown(wrong[0])} is not a link of the {n_links} of this case" if wrong else ""
     hint = f"links are counted from 0 to {n_links - 1}" if n_links else "give the case links first"
     message = no_link or f"route is {shown(route)}, no list of links"
     faults.append(Fault(message, f"{hint}: a route such as [0, {max(0, n_links - 1)}]", where))

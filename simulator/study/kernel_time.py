@@ -50,16 +50,16 @@ OPTIONS_OF = {
 """The options of each family of kernels."""
 SIZES = ("m", "n", "k", "seq", "heads", "kv_heads", "head_dim", "top_k")
 LEGAL: Mapping[str, Legal] = {
-    "op": of_type(str, "is no name", "such as gemm"),
-    "gpu": of_type(str, "is no name", "such as h100"),
-    "dtype": of_type(str, "is no name", "such as bf16"),
+    "op": of_type(str, "is not a name", "such as gemm"),
+    "gpu": of_type(str, "is not a name", "such as h100"),
+    "dtype": of_type(str, "is not a name", "such as bf16"),
     **dict.fromkeys(SIZES, count(MOST_SIZE).or_none),
     "batch": count(MOST_SIZE),
     "causal": of_type(bool, "is neither True nor False", "True where a token sees only those before it").or_none,
     "eager": of_type(bool, "is neither True nor False", "True for operators that are not fused"),
-    "library": of_type(str, "is no name", "such as fa2"),
-    "profile": of_type(str, "is no name of a file", "what `trainsim calibrate fit` wrote"),
-    "power": of_type(str, "is no word", "burst or sustained"),
+    "library": of_type(str, "is not a name", "such as fa2"),
+    "profile": of_type(str, "is not a name of a file", "what `trainsim calibrate fit` wrote"),
+    "power": of_type(str, "is not a word", "burst or sustained"),
     "site_scalar": factor_to(MOST_SCALAR).or_none,
 }
 EXAMPLE = {"m": 8192, "n": 8192, "k": 8192, "seq": 4096, "heads": 32, "top_k": 2}

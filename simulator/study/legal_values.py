@@ -54,7 +54,7 @@ def count(most: int) -> Legal:
     def holds(value: Any) -> bool:
         return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= most
 
-    return Legal(holds, "is no count", f"a whole number from 1 to {most:,}")
+    return Legal(holds, "is not a count", f"a whole number from 1 to {most:,}")
 
 
 def factor_to(most: float) -> Legal:
@@ -67,7 +67,7 @@ def number_to(most: float, *, above_zero: bool = False) -> Legal:
     """A number from zero, or above it."""
     if above_zero:
         return Legal(lambda value: is_number(value) and 0 < value <= most, "is not above 0", f"above 0, and at most {most:,}")
-    return Legal(lambda value: is_number(value) and 0 <= value <= most, "is no duration", f"a number from 0 to {most:,}")
+    return Legal(lambda value: is_number(value) and 0 <= value <= most, "is not a duration", f"a number from 0 to {most:,}")
 
 
 def one_of(*words: str) -> Legal:

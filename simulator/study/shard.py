@@ -37,7 +37,7 @@ def shard_of(text: str) -> Shard:
     """The shard that a text such as 3/8 names."""
     number, _, of = (part.strip() for part in text.partition("/"))
     if not all(part.isascii() and part.isdecimal() and len(part) <= len(str(MOST_SHARDS)) for part in (number, of)):
-        raise UserError(f"--shard: {shown(text)} is no shard", hint=HINT)
+        raise UserError(f"--shard: {shown(text)} is not a shard", hint=HINT)
     shard = Shard(int(number), int(of))
     if not 1 <= shard.number <= shard.of <= MOST_SHARDS:
         legal = min(max(1, shard.of), MOST_SHARDS)

@@ -175,7 +175,7 @@ def factor_of(name: str, text: str) -> float:
         factor = None
     if factor is None or not LEAST <= factor <= MOST:
         hint = f"write {name}=x2 for {SCALED[name]} of twice the rate, between x{LEAST:g} and x{MOST:g}"
-        raise UserError(f"--what-if {name}: {shown(text)} is no factor", hint=hint)
+        raise UserError(f"--what-if {name}: {shown(text)} is not a factor", hint=hint)
     return factor
 
 

@@ -63,7 +63,9 @@ def _of_group(rows: Sequence[Row]) -> list[Predicted | UserError]:
         note = f"gpu: {shown(row['gpu'])} is not known; {cluster.gpu.name}, which has such links, counts"
         found = {size: replace(one, note=note) if isinstance(one, Predicted) else one for size, one in found.items()}
     cells = [row["bytes"] for row in rows]
-    return [found[sizes[cell]] if cell in sizes else UserError(f"bytes: {shown(cell)} is no number of bytes") for cell in cells]
+    return [
+        found[sizes[cell]] if cell in sizes else UserError(f"bytes: {shown(cell)} is not a number of bytes") for cell in cells
+    ]
 
 
 def _predicted(timed: Callable[[Sequence[int]], CollectiveTable], sizes: Sequence[int]) -> dict[int, Predicted | UserError]:

@@ -206,7 +206,7 @@ def _notes_on_measured(kind: Any, row: Row, measured: float | None) -> Iterator[
     column = kind.MEASURED_COLUMN
     cell = row.get(column, "").strip()
     if cell and (measured is None or not number(cell) > 0):
-        yield f"{column}: {shown(cell)} is no time" + (", another column is compared" if measured is not None else "")
+        yield f"{column}: {shown(cell)} is not a time" + (", another column is compared" if measured is not None else "")
     near = nearest(column, set(row) - set(kind.READS), cutoff=ALIKE) if column not in row and measured is None else None
     if near:
         yield f"no column {column!r}, although there is {near!r}"

@@ -292,8 +292,8 @@ def test_the_rows_of_the_whole_grid_can_be_validated(tmp_path: Path) -> None:
     rowwise = {"rmsnorm", "swiglu_bwd", "embedding", "elementwise", "adam", "cast"}
     assert {"gemm", "bmm", "attention_fwd", "attention_bwd", *rowwise} <= predicted
     assert {row["skipped"] for row in record["rows"]} <= {
-        None, "op: 'launch' is not known", "op: 'overlap' is not known", "op: 'copy' as 'h2d' is no kernel of the workload",
-        "op: 'copy' as 'd2h' is no kernel of the workload",
+        None, "op: 'launch' is not known", "op: 'overlap' is not known", "op: 'copy' as 'h2d' is not a kernel of the workload",
+        "op: 'copy' as 'd2h' is not a kernel of the workload",
     }  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def test_a_script_and_an_empty_name_are_no_scenarios(tmp_path: Path) -> None:
     assert f"hint: python {script}" in said.err
     said = trainsim("run", "")
     assert said.code == 2
-    assert "'' is no file and no name" in said.err
+    assert "'' is neither a file nor a name" in said.err
 
 
 @pytest.mark.parametrize("name", COMMANDS)

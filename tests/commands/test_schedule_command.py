@@ -97,7 +97,7 @@ WRONG: dict[str, tuple[list[object], str]] = {
     "no time": (["--time-limit", "-1"], "above 0"),
     "too few durations": (["--F", "1,2,3"], "--F has 3 durations for 4 stages"),
     "an empty duration": (["--F", "1,,2,3"], "''"),
-    "a negative duration": (["--W", "1,1,-2,3"], "'-2' is no duration"),
+    "a negative duration": (["--W", "1,1,-2,3"], "'-2' is not a duration"),
     "a word": (["--I", "1,1,one,3"], "'one'"),
     "no table": (["--csv", "table.txt"], ".csv"),
     "several in a table": (["--compare", "gpipe", "--csv", "t.csv"], "one schedule"),

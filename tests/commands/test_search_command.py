@@ -110,8 +110,8 @@ def test_the_space_is_shown(searched: tuple[object, ...]) -> None:
     [
         (("--objective", "speed"), 2, "no objective 'speed'"),
         (("--pareto", "gpus", "--objective", "cost"), 2, "leave out --objective, or for the best plans by cost --pareto"),
-        (("--gpus", "8,x"), 2, "'x' is no number of GPUs"),
-        (("--gpus", "12"), 2, "no whole nodes of 8"),
+        (("--gpus", "8,x"), 2, "'x' is not a number of GPUs"),
+        (("--gpus", "12"), 2, "not whole nodes of 8"),
         (("--over", "plan.tp=1,2"), 2, "is a part of the space"),
         (("--over", "plan.overlap.dp"), 2, "gives no field with values"),
         (("--price", "3"), 2, "--price is about a run of so many tokens"),

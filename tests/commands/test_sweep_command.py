@@ -91,7 +91,7 @@ def test_what_is_no_table_of_a_sweep_stays_as_it_is(scenario: Path, tmp_path: Pa
     text.write_text("not a database, but text that is long enough to be one " * 20)
     with sqlite3.connect(other) as database:
         database.execute("CREATE TABLE sweep (mine)")
-    for file, message in ((text, "no SQLite database"), (other, "no table of a sweep")):
+    for file, message in ((text, "not an SQLite database"), (other, "not a table of a sweep")):
         before = file.read_bytes()
         said = trainsim("sweep", scenario, *OVER, "--output", file, "--resume")
         assert (said.code, message in said.err) == (2, True)

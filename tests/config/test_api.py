@@ -30,7 +30,7 @@ def a_scenario() -> Any:
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str, str]] = {
-    "a number as a model": (lambda: sim.model(3), "model: 3 is no name", 'model("llama3-70b")'),  # type: ignore[arg-type]
+    "a number as a model": (lambda: sim.model(3), "model: 3 is not a name", 'model("llama3-70b")'),  # type: ignore[arg-type]
     "nothing as a cluster": (lambda: sim.cluster(None), "cluster: null", 'cluster("dgx-h100")'),  # type: ignore[arg-type]
     "an unknown model": (lambda: sim.model("lama3-8b"), "no model 'lama3-8b'", "did you mean 'llama3-8b'?"),
     "an unknown cluster": (lambda: sim.cluster("dgx-h10"), "no cluster 'dgx-h10'", "did you mean 'dgx-h100'?"),
@@ -43,7 +43,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str]] = {
     "zero nodes": (lambda: sim.cluster("dgx-h100", nodes=0), "cluster.nodes: 0 is too small", "at least 1"),
     "half a node": (lambda: sim.cluster("dgx-h100", nodes=2.5), "cluster.nodes should be a whole number", "write 2 or 3"),
     "a bare bandwidth": (lambda: sim.cluster("dgx-h100", pcie=63), "cluster.pcie: 63 is a bare number", "400 Gbit/s"),
-    "a number as a file": (lambda: sim.load(3), "3 is no file and no name", "scenario.yaml"),  # type: ignore[arg-type]
+    "a number as a file": (lambda: sim.load(3), "3 is neither a file nor a name", "scenario.yaml"),  # type: ignore[arg-type]
     "an unknown scenario": (lambda: sim.load("llama3-70b"), "no scenario 'llama3-70b'", "did you mean 'llama3-70b-64xh100'?"),
     "a missing file": (lambda: sim.load(Path("nope.yaml")), "no file 'nope.yaml'", ""),
     "a list as a scenario": (lambda: sim.scenario([]), "not a list", "scenario.yaml"),  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str]] = {
         "plan.sharding: 'zero'",
         "known: fsdp, hsdp, none, zero1",
     ),
-    "an unknown order": (lambda: simulated(sim.Plan(rank_order="tp-xp")), "plan.rank_order: 'xp' is no axis", "known: cp"),
+    "an unknown order": (lambda: simulated(sim.Plan(rank_order="tp-xp")), "plan.rank_order: 'xp' is not an axis", "known: cp"),
     "an unknown format": (lambda: simulated(None, sim.Job(dtype="bf61")), "job.dtype: 'bf61'", "did you mean 'bf16'?"),
     "no number": (lambda: simulated(None, sim.Job(global_batch=float("nan"))), "job.global_batch should", "at least 1"),  # type: ignore[arg-type]
     "a batch that does not divide": (lambda: simulated(None, sim.Job(1024, 30)), "job.global_batch: 30", "16 or 32"),

@@ -138,7 +138,7 @@ def test_an_empty_name_is_the_value_of_its_field(field: str, folder: Path) -> No
     assert f"{field} should be a name or a path, not ''" in told
     assert "trainsim catalog " in told
     (folder / "x.yaml").write_text("extends: ''\nmodel: ''\n")
-    assert "x.yaml:1:1: extends: '' is no file and no name" in trainsim("run", "x.yaml").err
+    assert "x.yaml:1:1: extends: '' is neither a file nor a name" in trainsim("run", "x.yaml").err
     (folder / "x.yaml").write_text("model: ''\ncluster: dgx-h100\n")
     assert "x.yaml:1:1: model should be a name or a path, not ''" in trainsim("run", "x.yaml").err
 
@@ -162,7 +162,7 @@ FLOWS: dict[str, tuple[dict[str, Any], str, str]] = {
     "a missing size": ({"route": [0]}, "cases[0] ('ring').flows[1]: size_B is missing", "a number that is not negative"),
     "another name": ({"size": 1, "route": [0]}, "size_B is missing", "'size' should be called size_B"),
     "no number": ({"size_B": "1", "route": [0]}, "size_B should be a number", '"size_B": 1e9'),
-    "no such link": ({"size_B": 1, "route": [2]}, "route: 2 is no link of the 1 of this case", "counted from 0 to 0"),
+    "no such link": ({"size_B": 1, "route": [2]}, "route: 2 is not a link of the 1 of this case", "counted from 0 to 0"),
     "a start that is called otherwise": (
         {"start": 5, "size_B": 1, "route": [0]},
         "'start': unknown key",

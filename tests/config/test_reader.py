@@ -180,7 +180,7 @@ def mistyped(of: Form, value: Any, name: str = "") -> Iterator[str]:
         for one in value.values() if isinstance(value, dict) else value:
             yield from mistyped(inner, one, name)
     elif not (of.choices and value in of.choices) and type(value) is not of.kind:
-        yield f"{name}: {value!r} is no {of.kind}"
+        yield f"{name}: {value!r} is not a {of.kind}"
 
 
 def in_python(value: Any) -> Iterator[Declared]:
@@ -271,8 +271,8 @@ def test_it_is_refused_with_its_place_and_what_to_write() -> None:
     [
         (Larger(window=0), "window: 0 is too small"),
         (Larger(pause_s=-1.0), "pause: -1.0 is negative"),
-        (Larger(pause_s=math.nan), "pause: .nan is no number of seconds"),
-        (Larger(pause_s="5 us"), "pause: '5 us' is no number of seconds"),  # type: ignore[arg-type]
+        (Larger(pause_s=math.nan), "pause: .nan is not a number of seconds"),
+        (Larger(pause_s="5 us"), "pause: '5 us' is not a number of seconds"),  # type: ignore[arg-type]
         (Larger(order="sideways"), "order: 'sideways' is none of the choices"),  # type: ignore[arg-type]
         (Larger(tp=True), "tp should be a whole number, not true"),
     ],

@@ -40,7 +40,7 @@ def test_routings() -> None:
         sim.scenario({**given, "plan": {"ep": 2, "moe": {"routing": word}}}).plan.moe.routing for word in ("Balanced", "DRAWN")
     ]
     assert found == ["balanced", "drawn"]
-    with pytest.raises(UserError, match=r"plan\.moe\.routing: 'Balanced' is no routing"):
+    with pytest.raises(UserError, match=r"plan\.moe\.routing: 'Balanced' is not a routing"):
         sim.simulate(sim.model(MIXTURE), sim.cluster("dgx-h100"), sim.Plan(ep=2, moe=sim.Moe(routing="Balanced")), sim.Job(**JOB))
 
 

@@ -109,15 +109,15 @@ def test_what_torch_or_a_spreadsheet_would_write_is_taken(text: str, tmp_path: P
 
 
 WRONG: dict[str, tuple[str | bytes, list[tuple[str, str]]]] = {
-    "no slot": (GOOD.replace("1B0", "1X0"), [("s.csv:2", "cell 2: '1X0' is no slot")]),
-    "small letters": (GOOD.replace("1B0", "1b0"), [("s.csv:2", "cell 2: '1b0' is no slot")]),
-    "no microbatch": (GOOD.replace("0F1", "0F"), [("s.csv:1", "cell 2: '0F' is no slot")]),
-    "more after the slot": (GOOD.replace("0F1", "0F1?"), [("s.csv:1", "cell 2: '0F1?' is no slot")]),
+    "no slot": (GOOD.replace("1B0", "1X0"), [("s.csv:2", "cell 2: '1X0' is not a slot")]),
+    "small letters": (GOOD.replace("1B0", "1b0"), [("s.csv:2", "cell 2: '1b0' is not a slot")]),
+    "no microbatch": (GOOD.replace("0F1", "0F"), [("s.csv:1", "cell 2: '0F' is not a slot")]),
+    "more after the slot": (GOOD.replace("0F1", "0F1?"), [("s.csv:1", "cell 2: '0F1?' is not a slot")]),
     "a very large stage": (GOOD.replace("0F1", "9" * 5000 + "F1"), [("s.csv:1", "cell 2")]),
-    "communication": ("0F0,0SEND_F0,0RESHARD\n", [("s.csv:1", "is no computation"), ("s.csv:1", "cell 3: '0RESHARD'")]),
-    "half a pair": (GOOD.replace("1B0,1F1", "(1F1;)OVERLAP_F_B"), [("s.csv:2", "cell 2: '(1F1;)OVERLAP_F_B' is no pair")]),
-    "a pair turned round": (GOOD.replace("1B0,1F1", "(1B0;1F1)OVERLAP_F_B"), [("s.csv:2", "is no pair")]),
-    "another kind of pair": (GOOD.replace("1B0,1F1", "(1F1;1B0)OVERLAP_B_F"), [("s.csv:2", "is no slot")]),
+    "communication": ("0F0,0SEND_F0,0RESHARD\n", [("s.csv:1", "is not a computation"), ("s.csv:1", "cell 3: '0RESHARD'")]),
+    "half a pair": (GOOD.replace("1B0,1F1", "(1F1;)OVERLAP_F_B"), [("s.csv:2", "cell 2: '(1F1;)OVERLAP_F_B' is not a pair")]),
+    "a pair turned round": (GOOD.replace("1B0,1F1", "(1B0;1F1)OVERLAP_F_B"), [("s.csv:2", "is not a pair")]),
+    "another kind of pair": (GOOD.replace("1B0,1F1", "(1F1;1B0)OVERLAP_B_F"), [("s.csv:2", "is not a slot")]),
     "several at once": (GOOD.replace("0F1", "zero").replace("1B1", "one"), [("s.csv:1", "'zero'"), ("s.csv:2", "'one'")]),
     "semicolons": (GOOD.replace(",", ";"), [("s.csv:1", "cell 1"), ("s.csv:2", "cell 1")]),
     "a rank at rest": (GOOD.replace("\n1", "\n\n1"), [("s.csv:2", "rank 1 has nothing to do")]),

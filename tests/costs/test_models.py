@@ -606,7 +606,7 @@ class TestFiles:
             ("compute: 0.95", "compute: 1.95", "constants.compute", "1.95 is too much"),
             ("norm: 2.71", "norm: 1000", "constants.norm", "1000 is too much"),
             ("m: [576, 129280]", "m: [576, 57]", "ranges.m", "576 to 57 holds nothing"),
-            ("dtype: bf16", "dtype: bf15", "dtype", "'bf15' is no dtype"),
+            ("dtype: bf16", "dtype: bf15", "dtype", "'bf15' is not a dtype"),
         ],
     )
     def test_numbers_that_no_kernel_has_are_refused(self, tmp_path: Path, old: str, new: str, where: str, says: str) -> None:

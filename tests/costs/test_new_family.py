@@ -63,7 +63,7 @@ def fit(constants: Any) -> Any:
 def test_a_family_that_is_not_there_is_not_known(tmp_path: Path) -> None:
     assert "grouped_gemm" not in families()
     (tmp_path / "mine.yaml").write_text(f"gpu: {GPU}\nfits: [{{family: grouped_gem, sigma: 0.1, constants: {{}}}}]\n")
-    with pytest.raises(UserError, match="'grouped_gem' is no family of kernels"):
+    with pytest.raises(UserError, match="'grouped_gem' is not a family of kernels"):
         shipped_fits.load(tmp_path / "mine.yaml")
 
 

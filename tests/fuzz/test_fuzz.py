@@ -69,7 +69,7 @@ def test_what_is_mutated_is_valid(name: str, tmp_path: Path, monkeypatch: pytest
 
 
 NOT_YET = {
-    "hugging face": "such a config is no model's file: it is refused with a hint",
+    "hugging face": "such a config is not a model's file: it is refused with a hint",
     "training": "tables of whole steps are not predicted yet",
 }
 
@@ -176,4 +176,4 @@ def test_what_was_found_is_refused_in_words(case: str, tmp_path: Path, monkeypat
 def test_a_size_of_thousands_of_digits_is_refused_in_words() -> None:
     said = trainsim("collective", "all_reduce", "--cluster", "dgx-h100", "-b", DIGITS)
     assert said.code == 2
-    assert "is no size" in said.err
+    assert "is not a size" in said.err

@@ -36,8 +36,8 @@ BAD = {
     "layer,expert,tokens\n0,0,1\n0,0,1\nx,0,1\n3,1\n": (":3: expert 0 occurs twice", ":4: 'x' is no layer", "three: layer"),
     "layer,expert,tokens\n3,0,1\n3,1,2\n4,1,2\n": ("expert 0 has no row in layer 4",),
     "expert,tokens\n0,1\n2,3\n": ("expert 1 has no row",),
-    "expert,tokens\n0,-1\n": ("-1.0 is no share of expert 0",),
-    "expert,tokens\n0,inf\n": ("inf is no share of expert 0",),
+    "expert,tokens\n0,-1\n": ("-1.0 is not a share of expert 0",),
+    "expert,tokens\n0,inf\n": ("inf is not a share of expert 0",),
     "expert,tokens\n0,0\n": ("no expert receives a token",),
     "": (":1: the columns are missing",),
 }
@@ -160,8 +160,8 @@ def test_folded_equals_unfolded_for_given_routing(name: str) -> None:
         ({"routing": SHARES, "placement": PAIRS[:3]}, "3 ranks with 2 experts each"),
         ({"routing": SHARES, "placement": (*PAIRS[:3], (3, 3))}, "no rank holds expert 7 of 8"),
         ({"routing": SHARES, "placement": ((0, 1, 2), (3,), (4, 5), (6, 7))}, "4 ranks with 1 or 2 or 3 experts each"),
-        ({"routing": "drwn"}, "'drwn' is no routing"),
-        ({"routing": (1, "x")}, "'x' is no share of expert 1"),
+        ({"routing": "drwn"}, "'drwn' is not a routing"),
+        ({"routing": (1, "x")}, "'x' is not a share of expert 1"),
         ({"routing": "none.csv"}, "no file 'none.csv'"),
     ],
 )

@@ -110,9 +110,9 @@ def test_t14_4_embedding_and_head_run_alone_in_every_schedule(schedule: str) -> 
 
 @pytest.mark.parametrize(("layout", "wrong"), [
     ([4, 0, 2, 2], "no layer in stage 1"), ([2, 2, 2, 1], "has 7 layers"), ([8], "has 1 stages"), ("E|t*8|L", "3 stages"),
-    ("first=9", "leaves -1 of 8 layers for 3"), ("first=4,last=3", "no layer in stage 2"), ("last", "no layout"),
-    ("Et*8|t*99999|L", "too many"), ("Et|tt|m|L", "several tokens"), ("tE|t|t|L", "no layout"), ([True, 7], "no layout"),
-    ([], "no layout"), ("E((t|)*2t|)*2L", "no layout"),
+    ("first=9", "leaves -1 of 8 layers for 3"), ("first=4,last=3", "no layer in stage 2"), ("last", "not a layout"),
+    ("Et*8|t*99999|L", "too many"), ("Et|tt|m|L", "several tokens"), ("tE|t|t|L", "not a layout"), ([True, 7], "not a layout"),
+    ([], "not a layout"), ("E((t|)*2t|)*2L", "not a layout"),
 ])  # fmt: skip
 def test_t14_4_other_layouts_are_refused(layout: object, wrong: str) -> None:
     of = scenario(plan=sim.Plan(tp=2, pp=4, layout=layout))

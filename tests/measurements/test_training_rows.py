@@ -225,16 +225,16 @@ def test_facts_without_a_field_are_noted() -> None:
     ("cells", "reason"),
     [
         ({"tp": ""}, "tp, pp: blank, the row has no layout"),
-        ({"global_batch": ""}, "global_batch: '' is no count"),
-        ({"gpus": "many"}, "gpus: 'many' is no count"),
+        ({"global_batch": ""}, "global_batch: '' is not a count"),
+        ({"gpus": "many"}, "gpus: 'many' is not a count"),
         ({"gpus": 2**40}, f"gpus: {2**40} are more than one simulation takes"),
         ({"gpu_model": "abacus"}, "no GPU 'abacus'"),
-        ({"nvlink_oneway_GBps": ""}, "nvlink_oneway_GBps: '' is no positive number"),
+        ({"nvlink_oneway_GBps": ""}, "nvlink_oneway_GBps: '' is not a positive number"),
         ({"model_name": "Qwen3 Next"}, "model_name: qwen3-next: models with state-space or recurrent layers"),
         ({"schedule": "fifo"}, "schedule: 'fifo' is not known"),
         ({"facts": "attention_kind=mla"}, "facts: attention_kind=mla: no column has its sizes"),
         ({"facts": "first_last_stage_layers=-1", "layers": 17}, "facts: first_last_stage_layers=-1: 17 layers do not fill 2"),
-        ({"facts": "zero_group=some"}, "facts: zero_group='some' is no whole number"),
+        ({"facts": "zero_group=some"}, "facts: zero_group='some' is not a whole number"),
     ],
 )
 def test_a_row_that_describes_no_run_is_refused_with_its_column(cells: dict[str, object], reason: str) -> None:

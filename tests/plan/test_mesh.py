@@ -138,10 +138,10 @@ def test_axes_left_out_have_one_coordinate() -> None:
 @pytest.mark.parametrize(
     "order, said, hint",
     [
-        ("tp-dq-pp", "'dq' is no axis", "dp"),
+        ("tp-dq-pp", "'dq' is not an axis", "dp"),
         ("tp-tp-dp", "names an axis twice", MEGATRON),
         ("tp-pp", "leaves out dp", MEGATRON),
-        ("", "'' is no axis", "tp"),
+        ("", "'' is not an axis", "tp"),
     ],
 )
 def test_a_wrong_order_is_refused_with_a_right_one(order: str, said: str, hint: str) -> None:

@@ -87,7 +87,7 @@ def test_a_slot_that_is_left_out_doubled_or_moved_is_refused(shape: Shape, data:
         "needs F and B": [*order[:at], *order[at + 1 :]],
         "occurs twice": [*order, order[at]],
         "is outside": [*order, Slot("F", shape.stages, 0)],
-        "is no kind of slot": [*order, Slot("X", 0, 0)],
+        "is not a kind of slot": [*order, Slot("X", 0, 0)],
         "before": order[::-1],
     }
     for message, changed in faults.items():

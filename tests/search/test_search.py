@@ -206,7 +206,7 @@ def test_sizes_and_further_fields() -> None:
     [
         ({"objective": "speed"}, "no objective"),
         ({"top": 0}, "best plans cannot be found"),
-        ({"gpus": [12]}, "12 GPUs are no whole nodes of 8"),
+        ({"gpus": [12]}, "12 GPUs are not whole nodes of 8"),
         ({"over": ["job.global_batch=32,64"]}, "changes the work of a step"),
         ({"over": ["plan.tp=1,2"]}, "is a part of the space"),
         ({"space": {"tp": ["two"]}}, "tp"),

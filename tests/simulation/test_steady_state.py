@@ -152,7 +152,7 @@ def test_t3_4_a_pattern_is_found_as_soon_as_it_repeats_on_every_rank(pattern: li
     assert all((pattern * times)[-k:] != (pattern * times)[-2 * k : -k] for k in range(1, period))
     slower = starts.copy()
     slower[1] += np.arange(starts.shape[1])
-    assert repeating(slower) == 0, "a rank that falls behind is no pattern"
+    assert repeating(slower) == 0, "a rank that falls behind is not a pattern"
 
 
 def test_t3_4_where_nothing_repeats_the_mean_of_the_last_four_is_taken_and_said() -> None:

@@ -257,10 +257,10 @@ def test_t3_8_jobs_whose_steps_differ_too_much_are_refused() -> None:
         (([0, 1, 2, 3, 4, 5, 6, 7], [7, 8, 9, 10, 11, 12, 13, 14]), "GPU 7 of j1 belongs to j0 too"),
         ((8, 16), "j1 has GPU 23, but inline has 16"),
         ((6,), "6 GPUs are neither whole nodes of 4 nor a part of one"),
-        (("all",), "'all' are no GPUs"),
-        ((-8,), "-8 are no GPUs"),
-        ((["0-7"],), "'0-7' is no number of a GPU"),
-        (([],), "are no GPUs"),
+        (("all",), "'all' are not GPUs"),
+        ((-8,), "-8 are not GPUs"),
+        ((["0-7"],), "'0-7' is not a number of a GPU"),
+        (([],), "are not GPUs"),
     ],
 )
 def test_gpus_that_cannot_be_had(gpus: tuple[Any, ...], says: str) -> None:
@@ -293,7 +293,7 @@ def test_a_name_of_a_job_is_text_or_nothing(wrong: Any, tmp_path: Path) -> None:
     said = trainsim("run", written("a", wrong))
     assert said.code == 2
     assert f"{file}:4:6: jobs: name: " in said.err
-    assert "is no name" in said.err
+    assert "is not a name" in said.err
     tenancy = sim.load(written(7, None))
     assert isinstance(tenancy, Tenancy)
     assert [tenant.name for tenant in tenancy.tenants] == ["7", "job 1"]
@@ -313,7 +313,7 @@ def test_all_faults_of_jobs_are_told_at_once_in_the_order_of_the_file(tmp_path: 
         (5, "two are called 'a'"),
         (5, "GPU 3 of a belongs to a too"),
         (6, "GPU 7 is listed twice for j2"),
-        (7, "-1 is no number of a GPU"),
+        (7, "-1 is not a number of a GPU"),
         (10, "j6 has GPU 32, but inline has 32"),
     ]
     assert [int(fault["where"].split(":")[-2]) for fault in faults] == [line for line, _ in expected]

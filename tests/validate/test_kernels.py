@@ -79,7 +79,7 @@ def test_elements_of_half_a_byte_weigh_half_a_byte() -> None:
 def test_copies_within_the_gpu_and_others() -> None:
     rows = judged(*({**PLAIN, "op": "copy", "variant": words} for words in ("", "d2d", "h2d")))
     assert rows[0].predicted == rows[1].predicted is not None
-    assert rows[2].skipped == "op: 'copy' as 'h2d' is no kernel of the workload"
+    assert rows[2].skipped == "op: 'copy' as 'h2d' is not a kernel of the workload"
 
 
 def test_whether_attention_is_causal_in_other_words() -> None:
@@ -260,7 +260,7 @@ def test_a_table_needs_the_columns_of_its_kernels_alone(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("gpu,op,dtype,m,n,k\nH100,gemm,bf16,4096,4096,4096\nH100,attention_fwd,bf16,1,1,1\n")
     rows = trainsim("validate", "--kind", "kernels", path, "--json").record["rows"]
-    assert [row["skipped"] for row in rows] == [None, "batch: '' is no count"]
+    assert [row["skipped"] for row in rows] == [None, "batch: '' is not a count"]
     path.write_text("gpu,op,m,n,k\nH100,gemm,4096,4096,4096\n")
     said = trainsim("validate", "--kind", "kernels", path)
     assert (said.code, f"{path}:1: no column 'dtype'" in said.err) == (2, True)

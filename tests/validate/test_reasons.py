@@ -40,5 +40,5 @@ def test_a_step_time_that_is_none_is_noted_where_another_column_is_compared(cell
     rows = [{**row(), "step_time_s": cell, "samples_per_s": "20"}, {**row(), "step_time_s": "", "samples_per_s": "20"}]
     wrong, blank = report.compare_rows(training, rows, "table").rows
     assert wrong.measured == blank.measured == 64 / 20
-    assert wrong.note == f"step_time_s: '{cell}' is no time, another column is compared"
+    assert wrong.note == f"step_time_s: '{cell}' is not a time, another column is compared"
     assert blank.note is None

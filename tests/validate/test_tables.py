@@ -91,7 +91,7 @@ def test_a_time_that_is_none_is_noted_and_no_row_is_lost(tmp_path: Path) -> None
     times = ["205", "abc", "-8", "0", "nan", ""]
     file = written(tmp_path / "table.csv", *(GEMM | {"time_us": time} for time in times))
     rows = trainsim("validate", "--kind", "kernels", file, "--json").record["rows"]
-    assert [row["note"] for row in rows] == [None, *(f"time_us: '{time}' is no time" for time in times[1:5]), None]
+    assert [row["note"] for row in rows] == [None, *(f"time_us: '{time}' is not a time" for time in times[1:5]), None]
     file.write_text(file.read_text().replace("\nH100", '\n"H100', 2))
     said = trainsim("validate", "--kind", "kernels", file)
     assert (said.code, "table.csv:2: no table" in said.err) == (2, True)

@@ -23,7 +23,7 @@ def divided_adapter(op: Compute, group: Communicator, tp: int, *, sequence: bool
     """The share of a GEMM of an adapter on one of `tp` ranks, with its collectives."""
     kernel, column, first = op.kernel, op.split is Split.COLUMN, op.adapter == "in"
     if not isinstance(kernel, Gemm):
-        raise InvariantBroken(f"{op.name} is no GEMM of an adapter")
+        raise InvariantBroken(f"{op.name} is not a GEMM of an adapter")
     forward, back, by_inputs = op.part is Part.FORWARD, op.part is Part.INPUT_GRADIENT, first and not column
     if back and sequence and not first and not column:
         result_bytes = int(kernel.m * kernel.k * kernel.element_bytes)
