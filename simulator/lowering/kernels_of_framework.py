@@ -61,11 +61,25 @@ LOSS: tuple[Piece, ...] = (
 )  # fmt: skip
 LOSS_BACKWARD: tuple[Piece, ...] = (("scale", 0, 2), ("cast", 1, 1))
 """The loss over a divided vocabulary as in Megatron-LM."""
+LOSS_OPERATOR = "cross_entropy"
+METRICS: dict[str, tuple[Piece, ...]] = {
+    "loss": (("softmax", 2, 0), ("cast", 1, 1)),
+    "fused_loss": ((LOSS_OPERATOR, 1, 0),),
+    "accuracy": (("max", 1, 0), ("max", 1, 0), ("max", 1, 0)),
+    "perplexity": (("subtract", 2, 0), ("exponential", 2, 0), ("sum", 1, 0)),
+}
+"""Metric of a microbatch -> its kernels on logits. `loss`: cross_entropy_loss asks for a log-softmax in the format of the logits,
+and autocast casts the result for nll_loss, which reads one element of a row (aten/src/ATen/native/LossNLL.cpp @0321fa7 and
+autocast_mode.cpp, pytorch/pytorch). The others: AccPerplex and LossWithTypeId in internlm/model/metrics.py, InternLM/InternEvo
+@c628a8c; accuracy takes the largest logit of a token twice, and then its place."""
+AFTER_BACKWARD = ("loss",)
+"""Metrics that are computed after the backward pass of a microbatch (`_train_microbatch` in composer/trainer/trainer.py,
+mosaicml/composer @c14b8d0), not before it."""
 PIECES: dict[str, tuple[str, tuple[Piece, ...], tuple[Piece, ...]]] = {
     "rmsnorm": ("norm", RMSNORM, RMSNORM_BACKWARD),
     "layernorm": ("norm", LAYERNORM, LAYERNORM_BACKWARD),
     "rope": ("rope", ROPE, ROPE),
-    "cross_entropy": ("cross_entropy", LOSS, LOSS_BACKWARD),
+    LOSS_OPERATOR: ("cross_entropy", LOSS, LOSS_BACKWARD),
 }
 """Operator -> the field of `Fusion` that keeps the operator whole, and the forward and backward kernels of a split operator."""
 
@@ -84,8 +98,11 @@ def framework_kernels(
     ops = list(in_chunks(ops)) if chunked else ops
     added = [(layer, new) for layer, op in ops for new in _with_bias_and_dropout(op, framework)]
     merged = _merged(added, framework.fusion)
-    pieces = ((layer, op, piece) for layer, op in merged for piece in _pieces(op, framework, tp, dtype))
-    return [(layer, replace(piece, listed=True, makes=op.makes) if op.listed else piece) for layer, op, piece in pieces]
+    pieces = [(layer, op, piece) for layer, op in merged for piece in _pieces(op, framework, tp, dtype)]
+    losses = [(layer, op) for layer, op in merged if _kind(op) == LOSS_OPERATOR]
+    late = [(layer, metric) for layer, op in losses for metric in _metrics(op, framework, late=True)]
+    own = [(layer, replace(piece, listed=True, makes=op.makes) if op.listed else piece) for layer, op, piece in pieces]
+    return [*reversed(late), *own]  # the backward pass runs operators from the last to the first
 
 
 def _with_bias_and_dropout(op: BlockOp, framework: Framework) -> Iterator[BlockOp]:
@@ -183,7 +200,28 @@ def _pieces(op: BlockOp, framework: Framework, tp: int, dtype: str) -> list[Bloc
     if kind.endswith(GATED):
         gate, multiply = kind.removesuffix(GATED), ("multiply", 3, 0)
         apart = "activation", ((gate, 2, 0), multiply), (multiply, multiply, (f"{gate}_backward", 3, 0))
-    return [op] if apart is None or getattr(framework.fusion, apart[0]) else _split(op, apart[1], apart[2])
+    found = [op] if apart is None or getattr(framework.fusion, apart[0]) else _split(op, apart[1], apart[2])
+    return [*_wide_logits(op, framework), *found, *_metrics(op, framework, late=False)] if kind == LOSS_OPERATOR else found
+
+
+def _wide_logits(loss: BlockOp, framework: Framework) -> Iterator[BlockOp]:
+    """The cast of logits to fp32 before the loss, and of their gradient back, if a framework casts them apart from the loss."""
+    whole = _rowwise(loss.forward)
+    if framework.fp32_logits and whole.element_bytes < FP32_BYTES:
+        cast = replace(whole, op="cast", bytes_per_element=whole.element_bytes + FP32_BYTES)
+        yield BlockOp("wide_logits", cast, Split.INNER, cast)
+
+
+def _metrics(loss: BlockOp, framework: Framework, *, late: bool) -> Iterator[BlockOp]:
+    """The kernels of the metrics of a framework that follow the backward pass (`late`), or the loss. They keep nothing."""
+    whole = _rowwise(loss.forward)
+    width = FP32_BYTES if framework.fp32_logits else whole.element_bytes
+    for number, metric in enumerate(framework.metrics):
+        for name, narrow, wide in METRICS[metric] if (metric in AFTER_BACKWARD) is late else ():
+            if name != "cast" or width < FP32_BYTES:
+                kernel = replace(whole, op=name, bytes_per_element=narrow * width + wide * FP32_BYTES)
+                called = f"metric {number} {name}"
+                yield BlockOp(called, None, Split.INNER, kernel) if late else BlockOp(called, kernel, Split.INNER)
 
 
 def _split(op: BlockOp, forward: Sequence[Piece], backward: Sequence[Piece]) -> list[BlockOp]:

@@ -18,6 +18,7 @@ from .job import ELEMENT_BYTES, Job, NarrowFormat
 Narrow = Annotated[NarrowFormat, Noun("format of eight or four bits")]
 WholeParameters = Annotated[Literal["zero1", "zero2"], Noun("kind of sharding that leaves parameters whole")]
 Sms = Limits(ge=0, le=64)
+Metric = Literal["loss", "fused_loss", "accuracy", "perplexity"]
 
 
 @documented
@@ -240,6 +241,13 @@ class Framework(Declared):
         "whether with fsdp and hsdp a rank keeps its share of the parameters in the training dtype beside the master copy in "
         "fp32, as Megatron-FSDP does; else the master copy only, as FSDP2 of PyTorch does",
     ] = False
+    fp32_logits: Annotated[bool, "whether logits are cast to fp32 by a kernel of their own, before loss and metrics"] = False
+    metrics: Annotated[
+        tuple[Metric, ...],
+        "what kernels of PyTorch compute from the logits of every microbatch in training, besides the loss and its gradient; "
+        "loss: the loss again, by a log-softmax and a cast; fused_loss: the loss again, in one kernel; accuracy: how many tokens "
+        "are predicted; perplexity: sums of exponentials",
+    ] = ()
     fusion: Annotated[Fusion, "which operators run as one kernel"] = field(default_factory=Fusion)
     host: Annotated[HostTimes, "times of launches on the host"] = field(default_factory=HostTimes)
     offload: Annotated[HostWork, "copies of state that the plan offloads, and work of the CPUs"] = field(default_factory=HostWork)
@@ -259,6 +267,9 @@ class Framework(Declared):
             yield "fusion", ".residual_norm: a norm of several kernels takes no residual sum in", "norm: true, or leave it out"
         if self.launch_blocking and self.cuda_graphs:
             yield "launch_blocking", ": the kernels of a CUDA graph do not wait for the host", "launch_blocking: false"
+        if fusion.linear_cross_entropy and (self.metrics or self.fp32_logits):
+            name, usual = ("metrics", "[]") if self.metrics else ("fp32_logits", "false")
+            yield name, ": the logits of all tokens never exist", f"{usual}, or fusion: {{linear_cross_entropy: false}}"
         if self.whole_tensors and self.overlap.parameter_gather:
             yield "whole_tensors", ": broadcasts end before the next step begins", "overlap: {parameter_gather: false}"
         if not (host.kernel_s or host.compiled_kernel_s or host.collective_s):

@@ -220,6 +220,8 @@ CASES: dict[str, Case] = {
     "framework.gathered_gradients": Case("bf16", FSDP),
     "framework.all_reduced_gradients": Case(["zero1"], {"plan": {"tp": 2, "pp": 2, "sharding": "zero1"}}),
     "framework.whole_tensors": Case(True, {"framework.overlap.parameter_gather": False, "plan": {"sharding": "zero1"}}),
+    "framework.fp32_logits": Case(True),
+    "framework.metrics": Case(["loss"]),
     "framework.weights_beside_master": Case(True, FSDP),
     "framework.fusion.norm": Case(False),
     "framework.fusion.residual_norm": Case(True),
