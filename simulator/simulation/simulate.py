@@ -43,6 +43,7 @@ from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from . import ENGINES, MOST_STEPS, choose_engine, estimated_effort, steady_state
+from .expected_periods import is_expected
 from .fewer_microbatches import Period, fewer_microbatches, period_of
 from .memory_check import Slots, memory_of, slots_of
 from .repeats import Repetition
@@ -126,7 +127,8 @@ def simulate_scenario(
     def simulated(of: Scenario, layout: Layout, limits: estimated_effort.Limits = limits) -> Simulated:
         return _measured(of, layout, slots, site, limits, counts, folding=folding)
 
-    if in_session and engine == "auto" and folding and (found := _repeating(scenario, layout, site, counts, simulated, session)):
+    may_leave_out = in_session and engine == "auto" and folding
+    if may_leave_out and (found := _repeating(scenario, layout, site, counts, simulated, session, slots=slots)):
         every = partial(simulated, scenario, layout, replace(limits, long=True))
         return Run(scenario, site, prices, memory, found, perf_counter() - began, every, given=given, steps=steps)
     measured = simulated(scenario, layout)
@@ -159,6 +161,8 @@ def _repeating(
     counts: Sequence[int | None],
     simulated: Callable[[Scenario, Layout], Simulated],
     session: Session,
+    *,
+    slots: Slots,
 ) -> Simulated | None:
     """A step of fewer microbatches in which a part stands for several; None where there is no proof that it does."""
     one_step = len(counts) == 1 and counts[0] in (None, 1) and scenario.fidelity.collectives != "stepwise"
@@ -172,17 +176,26 @@ def _repeating(
         if not period or not (left_out := period.left_out(shorter)):
             continue
         key = counts[0], period.microbatches, shorter  # the schedule may be a file, which may change
-        found, repetition = session.short_run(fewer, key, partial(_short_run, fewer, shorter, period, site, simulated))
-        if repeats := repetition.of(left_out):
+        short_run = partial(_short_run, fewer, shorter, period, site, simulated, slots=slots)
+        found, repetition = session.short_run(fewer, key, short_run) or (None, None)
+        if found and repetition and (repeats := repetition.of(left_out)):
             reason = f"{found.engine_reason}; {number} of {layout.shape.microbatches} microbatches, because all state repeats"
             return replace(found, repeats=repeats, engine_reason=reason)
     return None
 
 
 def _short_run(
-    fewer: Scenario, layout: Layout, period: Period, site: Site, simulated: Callable[[Scenario, Layout], Simulated]
-) -> tuple[Simulated, Repetition]:
-    """A step of few microbatches, and its repeating periods."""
+    fewer: Scenario,
+    layout: Layout,
+    period: Period,
+    site: Site,
+    simulated: Callable[[Scenario, Layout], Simulated],
+    *,
+    slots: Slots,
+) -> tuple[Simulated, Repetition] | None:
+    """A step of few microbatches, and its repeating periods; None if it is not expected to have any."""
+    if not is_expected(layout, period.slots, slots(), site.cost):
+        return None
     found = simulated(fewer, layout)
     return found, Repetition(found.timeline, found.bound.labels, period.microbatches, site.host)
 
