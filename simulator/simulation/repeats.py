@@ -22,7 +22,7 @@ import numpy as np
 
 from ..binding.launches import Host, launch_times_ns
 from ..engine.task import Array, offsets
-from ..engine.timeline import Timeline
+from ..engine.timeline import Timeline, Times
 from ..lowering.passes.pipeline import RECEIVE
 from ..metrics import Repeats
 from ..program.labels import Labels
@@ -111,9 +111,11 @@ class Repetition:
     """The periods of a simulated step, each with the given number of microbatches per direction. Proofs are cached."""
 
     def __init__(self, timeline: Timeline, labels: Sequence[Labels], microbatches: int, host: Host | None = None) -> None:
-        self.timeline, self.labels, self.host = timeline, labels, host
+        self.labels, self.host = labels, host
         parts = [list(_parts(of.steps, microbatches)) for of in labels]
-        copies = [one for which in range(timeline.skeleton.ranks) for one in _copies(timeline, which, labels, parts)]
+        self.times = [timeline.class_times(which) for which in range(timeline.skeleton.ranks)]
+        roles = zip(timeline.skeleton.program.tolist(), self.times, strict=True)
+        copies = [one for role, times in roles for one in _copies(role, times, labels, parts)]
         self.copies = [one for one in copies if one] if all(parts) and None not in copies else []
         self.known: dict[int, Repeats | None] = {}
         """Number of additional periods -> the part of the simulated step that stands for them."""
@@ -130,7 +132,7 @@ class Repetition:
 
     def _together(self, together: int) -> Repeats | None:
         """The part that stands for `together` more periods, if only groups of this many periods are alike."""
-        proven = _proven(self.timeline, self.copies, together)
+        proven = _proven(self.times, self.copies, together)
         if proven is None:
             return None
         steps: list[Array] = [np.zeros(0, dtype=np.int64) for _ in self.labels]
@@ -172,23 +174,25 @@ def _part(steps: Array, what: Array, number: Array, microbatches: int) -> _Part 
 
 def _what(step: Step, before: Step) -> object:
     """The operations and dependencies of a step, apart from the number of its microbatch."""
-    at = step.microbatch
-    outputs, waits = (tuple((name, _relative(key, at)) for name, key in pairs) for pairs in (step.outputs, step.waits))
-    after = tuple(_relative(key, at) for key in step.after)
-    return step.body, step.phase, step.stage, step.iteration, step.pair >= 0 and step.pair == before.pair, after, outputs, waits
+    body, phase, stage, at, after, outputs, iteration, pair, waits = step
+    with_before = pair >= 0 and pair == before.pair
+    keys, named, waiting = _relative(after, at), _relative_named(outputs, at), _relative_named(waits, at)
+    return body, phase, stage, iteration, with_before, keys, named, waiting
 
 
-def _relative(key: Key, microbatch: int) -> Key:
-    """A key with its microbatch counted from another one."""
-    return (*key[:-1], key[-1] - microbatch) if isinstance(key[-1], int) else key
+def _relative(keys: Sequence[Key], at: int) -> tuple[Key, ...]:
+    """Keys with their microbatches counted from another one."""
+    return tuple([(*key[:-1], last - at) if isinstance(last := key[-1], int) else key for key in keys])
 
 
-def _copies(
-    timeline: Timeline, which: int, labels: Sequence[Labels], parts: Sequence[Sequence[_Part]]
-) -> Iterator[_Copies | None]:
+def _relative_named(pairs: Sequence[tuple[str, Key]], at: int) -> tuple[Key, ...]:
+    """As `_relative`, each key with the name before it."""
+    return tuple([(name, *key[:-1], last - at) if isinstance(last := key[-1], int) else (name, *key) for name, key in pairs])
+
+
+def _copies(role: int, times: Times, labels: Sequence[Labels], parts: Sequence[Sequence[_Part]]) -> Iterator[_Copies | None]:
     """The periods of each part on a class of ranks that have the same rows; None for a part with few of them."""
-    role = int(timeline.skeleton.program[which])
-    of, times = labels[role], timeline.class_times(which)
+    of = labels[role]
     ended_ns, begun_ns = np.zeros(len(of.steps), dtype=np.int64), np.full(len(of.steps), np.iinfo(np.int64).max)
     np.maximum.at(ended_ns, of.step, times.arrival_ns)
     np.minimum.at(begun_ns, of.step, times.start_ns)
@@ -222,7 +226,7 @@ def _rows_of_periods(labels: Labels, order: Array, part: _Part) -> tuple[Array, 
     return order[np.repeat(begin, counts) + inside], counts.reshape(part.periods, part.size).sum(axis=1)
 
 
-def _proven(timeline: Timeline, copies: Sequence[_Copies], together: int) -> _Proven | None:
+def _proven(all_times: Sequence[Times], copies: Sequence[_Copies], together: int) -> _Proven | None:
     """A time at which all ranks have the same state as `together` periods later, and that later time; None if there is none.
 
     From `since_ns` until the first time everything in progress belongs to periods that happen again, everything in progress at
@@ -237,8 +241,7 @@ def _proven(timeline: Timeline, copies: Sequence[_Copies], together: int) -> _Pr
             continue
         at_ns = min(min(one.has_no_image_from_ns for one in alike) - 1, min(one.others_begin_ns for one in alike) - 2 * lasts_ns)
         since_ns = at_ns
-        for which in range(timeline.skeleton.ranks):
-            times = timeline.class_times(which)
+        for times in all_times:
             in_progress = (times.start_ns <= at_ns) & (times.arrival_ns > at_ns)
             since_ns = min(since_ns, int(times.start_ns[in_progress].min(initial=at_ns)))
         if all(one.others_end_ns <= since_ns and one.is_no_image_until_ns <= since_ns + lasts_ns for one in alike):
