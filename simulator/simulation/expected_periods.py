@@ -31,17 +31,22 @@ def is_expected(layout: Layout, slots_of_period: Sequence[int], programs: Sequen
     starts_ns = None if layout.shares else _starts_ns(layout, _durations_ns(layout, programs, cost))
     if starts_ns is None:
         return True
-    begin_ns, end_ns, paces = 0, np.iinfo(np.int64).max, set[int]()
-    for start_ns, slots in zip(starts_ns, slots_of_period, strict=True):
-        passed_ns = start_ns[slots:] - start_ns[:-slots]
-        values, counts = np.unique(passed_ns, return_counts=True)
-        pace_ns = int(values[np.argmax(counts)])
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], passed_ns == pace_ns, [False]]).astype(int)))
+    passed_ns = [start_ns[slots:] - start_ns[:-slots] for start_ns, slots in zip(starts_ns, slots_of_period, strict=True)]
+    paces_ns = {int(values[np.argmax(counts)]) for values, counts in (np.unique(of, return_counts=True) for of in passed_ns)}
+    return any(_together_ns(starts_ns, passed_ns, pace_ns) >= FEWEST_ALIKE * pace_ns for pace_ns in paces_ns)
+
+
+def _together_ns(starts_ns: Sequence[Array], passed_ns: Sequence[Array], pace_ns: int) -> int:
+    """How long all ranks run at a pace at the same time; `passed_ns` is the time from each slot to that of the next period."""
+    begin_ns, end_ns = 0, np.iinfo(np.int64).max
+    for start_ns, of in zip(starts_ns, passed_ns, strict=True):
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], of == pace_ns, [False]]).astype(int)))
+        if not len(edges):
+            return 0
         longest = 2 * int(np.argmax(np.diff(edges)[::2]))
         begin_ns = max(begin_ns, int(start_ns[edges[longest]]))
-        end_ns = min(end_ns, int(start_ns[edges[longest + 1] - 1 + slots]))
-        paces.add(pace_ns)
-    return len(paces) == 1 and end_ns - begin_ns >= FEWEST_ALIKE * max(paces)
+        end_ns = min(end_ns, int(start_ns[edges[longest + 1] - 1 + len(start_ns) - len(of)]))
+    return int(end_ns) - begin_ns
 
 
 def _durations_ns(layout: Layout, programs: Sequence[Program], cost: KernelCost) -> dict[tuple[str, int, int], int]:

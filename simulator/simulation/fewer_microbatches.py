@@ -23,9 +23,10 @@ FEWEST_PERIODS = 6
 """Number of periods per rank from which leaving some out saves time."""
 SHOWN_PERIODS = 3.5
 """Number of periods needed to show that all state repeats."""
-TIMES_FILLING = 3.0
-"""How many times as long as the ranks need to fill the pipeline, periods differ at first: enough for all of 40 plans of Llama 3
-70B but zb-h1, zb-v and one 1F1B. A wrong guess costs time, never a proof."""
+TIMES_FILLING, BESIDE_FILLING = 2.5, 4.25
+"""The number of periods of the first guess: so many times the periods that the ranks need to fill the pipeline, during which they
+differ, and so many more. It is enough for plans of 4 to 32 stages with 1F1B whose links are not shared. A wrong guess costs time,
+never a proof."""
 WARM_UP = 4, 7, 14
 """Numbers of microbatches for each rank, before those that are shown, with which periods are looked for, in turn, after that."""
 MOST_OF_ALL = 0.7
@@ -150,8 +151,8 @@ def fewer_microbatches(period: Period) -> Iterator[int]:
     filling = max(begin / slots for (begin, _), slots in zip(period.parts, period.slots, strict=True))
     slack = ((times * shape.ranks * shape.splits - left_over) / period.of_all for times in WARM_UP)
     fewest = tried = 0
-    for before in (TIMES_FILLING * filling, *slack):
-        number = left_over + ceil(before + SHOWN_PERIODS) * period.of_all
+    for periods in (TIMES_FILLING * filling + BESIDE_FILLING, *(before + SHOWN_PERIODS for before in slack)):
+        number = left_over + ceil(periods) * period.of_all
         if fewest < number < shape.microbatches * MOST_OF_ALL - tried:
             yield number
             tried += number
