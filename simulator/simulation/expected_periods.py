@@ -26,9 +26,10 @@ FEWEST_ALIKE = 3
 def is_expected(layout: Layout, slots_of_period: Sequence[int], programs: Sequence[Program], cost: KernelCost) -> bool:
     """Whether all ranks are expected to run some periods at the same pace; `programs` have the slots of one microbatch.
 
-    True where slots depend on each other in ways that are not known here.
+    True where slots run in pairs, or depend on each other in ways that are not known here.
     """
-    starts_ns = None if layout.shares else _starts_ns(layout, _durations_ns(layout, programs, cost))
+    known = not layout.shares and not layout.slots.place.any()
+    starts_ns = _starts_ns(layout, _durations_ns(layout, programs, cost)) if known else None
     if starts_ns is None:
         return True
     passed_ns = [start_ns[slots:] - start_ns[:-slots] for start_ns, slots in zip(starts_ns, slots_of_period, strict=True)]

@@ -23,10 +23,9 @@ FEWEST_PERIODS = 6
 """Number of periods per rank from which leaving some out saves time."""
 SHOWN_PERIODS = 3.5
 """Number of periods needed to show that all state repeats."""
-TIMES_FILLING, BESIDE_FILLING = 2.5, 4.25
+TIMES_FILLING, BESIDE_FILLING = 2.6, 4.1
 """The number of periods of the first guess: so many times the periods that the ranks need to fill the pipeline, during which they
-differ, and so many more. It is enough for plans of 4 to 32 stages with 1F1B whose links are not shared. A wrong guess costs time,
-never a proof."""
+differ, and so many more. It is enough for most plans with 1F1B of 4 to 32 stages. A wrong guess costs time, never a proof."""
 WARM_UP = 4, 7, 14
 """Numbers of microbatches for each rank, before those that are shown, with which periods are looked for, in turn, after that."""
 MOST_OF_ALL = 0.7

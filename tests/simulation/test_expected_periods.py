@@ -47,3 +47,8 @@ def test_slots_that_wait_in_a_circle_are_tried() -> None:
     orders = tuple(tuple(reversed(order)) for order in layout.orders)
     assert isinstance(orders[0][0], Slot)
     assert expected(of, replace(layout, orders=orders))
+
+
+def test_slots_in_pairs_are_tried() -> None:
+    of = pipeline("dualpipe", 1024, 48)
+    assert expected(of, layout_of(replace(of, job=replace(of.job, global_batch=16))))
