@@ -131,7 +131,8 @@ def test_options_that_clash_are_refused(options: tuple[str, ...], message: str, 
 
 
 @pytest.mark.parametrize(
-    ("executor", "message"), [("slurm", "no executor 'slurm'"), ("dask://here", "not an address"), ("dask://a/b:1", "not an address")]
+    ("executor", "message"),
+    [("slurm", "no executor 'slurm'"), ("dask://here", "not an address"), ("dask://a/b:1", "not an address")],
 )
 def test_executors_that_do_not_exist_are_refused(executor: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "scenario.yaml").write_text(SMALL)
