@@ -99,7 +99,7 @@ class _Run:
         """Runs the graph; returns whether all tasks have ended."""
         heap, speeds, fluid, state, clocks = self.heap, self.speeds, self.fluid, self.state, self.clocks
         due, alarm = clocks.due, clocks.alarm
-        self.walk([task for task, count in enumerate(self.waiting) if not count and self.knows_end(task)])
+        self.walk([task for task, count in enumerate(self.waiting) if not count and self.knows_end(task, -1)], -1)
         while heap:
             now, task = heappop(heap)
             if task < 0:
@@ -130,9 +130,9 @@ class _Run:
         self.end[task], self.state[task] = now, ENDED
         if self.takes[task]:
             self.speeds.take(task, -1)
-        self.walk([task])
+        self.walk([task], now)
 
-    def walk(self, ended: list[int]) -> None:
+    def walk(self, ended: list[int], now: int) -> None:
         """Updates the successors of tasks whose end is known, and their successors in turn if that makes their end known too."""
         first, successor, tail_ns = self.first, self.successor, self.tail_ns
         start, end, waiting = self.start, self.end, self.waiting
@@ -143,15 +143,17 @@ class _Run:
                 if free_ns > start[following]:
                     start[following] = free_ns
                 waiting[following] -= 1
-                if not waiting[following] and self.knows_end(following):
+                if not waiting[following] and self.knows_end(following, now):
                     ended.append(following)
 
-    def knows_end(self, task: int) -> bool:
-        """Sets the end of a task whose start is known, or else puts its first event on the heap."""
+    def knows_end(self, task: int, now: int) -> bool:
+        """Sets the end of a task whose start is known, or else starts it, if that is now, or puts its first event on the heap."""
         start_ns, fixed_ns = self.start[task], self.fixed_ns[task]
         if self.is_fixed[task]:
             self.end[task] = start_ns + fixed_ns
             return True
+        if start_ns == now and (fixed_ns or self.varies[task] or self.flows[task]):
+            return self.ends(task, now)
         if not (self.takes[task] or self.varies[task]):
             self.state[task], start_ns = BEGUN, start_ns + fixed_ns
         heappush(self.heap, (start_ns, task))
@@ -252,18 +254,16 @@ class _Speeds:
         self.ranks = sharing.ranks.lists() if sharing else []
         self.full = [graph.profiles[index].value[0] for index in graph.speed_profile.tolist()]
         self.taken = [[0, 0] for _ in self.full]
-        self.speeds = [speeds_of(full, (0, 0)) for full in self.full]
-        """Rank -> the speed of a piece of each kind."""
         self.known: dict[tuple[int, int, int], Speeds] = {}
         self.running: list[dict[int, Progress]] = [{} for _ in self.full]
         self.touched: dict[int, None] = {}
         """The ranks whose speeds may change in this instant."""
 
     def begin(self, task: int, now: int) -> None:
-        """Starts a task at the speeds before this instant, which `settle` corrects."""
+        """Starts a task; `settle` sets its speeds."""
         rank = self.rank[task]
-        self.of[task] = self.running[rank][task] = progress = Progress(self.body[task], now, self.speeds[rank])
-        self.clocks.set(task, progress.ends_ns)
+        self.of[task] = self.running[rank][task] = Progress(self.body[task], now)
+        self.touched[rank] = None
 
     def end(self, task: int, now: int) -> None:
         """Ends a task."""
@@ -286,12 +286,13 @@ class _Speeds:
     def settle(self, now: int) -> None:
         """Sets the speeds of this instant, and the clocks of the tasks in progress whose speed changes."""
         for rank in self.touched:
+            if not (running := self.running[rank]):
+                continue
             state = self.full[rank], *self.taken[rank]
             speeds = self.known.get(state)
             if speeds is None:
                 speeds = self.known[state] = speeds_of(state[0], state[1:])
-            self.speeds[rank] = speeds
-            for task, progress in self.running[rank].items():
+            for task, progress in running.items():
                 if speeds != progress.speeds:
                     progress.change(now, speeds)
                     self.clocks.set(task, progress.ends_ns)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .task import BOTH, CORES, MEMORY, Array, Csr, distinct
+from .task import BOTH, CORES, MEMORY, Array, Csr
 
 PASSES = 3
 """Number of rounds in which bounds are propagated along predecessors and lanes; the bounds of every round are valid."""
@@ -22,13 +22,13 @@ def overlapping(preds: Csr, lanes: Csr, resource: Array, takes: Array) -> tuple[
     """
     slowed, slowing = np.zeros(len(resource), dtype=bool), np.zeros(len(resource), dtype=bool)
     needing = resource[lanes.idx] >= 0
-    on = distinct(lanes.row_of[needing])
+    on = np.flatnonzero(np.bincount(lanes.row_of[needing]))
     if not len(on) or not takes.any():
         return np.flatnonzero(slowed), np.flatnonzero(slowing)
     if len(on) > 1:
         return np.flatnonzero(resource >= 0), np.flatnonzero(takes.any(axis=1))
     rows = lanes.row(int(on[0]))
-    last, first = bounds(preds, lanes, rows)
+    last, first = bounds(preds, lanes, int(on[0]))
     for which in (CORES, MEMORY):
         needs = (resource[rows] == which) | (resource[rows] == BOTH)
         before = np.concatenate([[0], np.cumsum(needs)])
@@ -40,17 +40,20 @@ def overlapping(preds: Csr, lanes: Csr, resource: Array, takes: Array) -> tuple[
     return np.flatnonzero(slowed), np.flatnonzero(slowing)
 
 
-def bounds(preds: Csr, lanes: Csr, rows: Array) -> tuple[Array, Array]:
-    """For every row of a template, the last place of the lane with `rows` that has ended when the row starts, or -1; and the
-    first place that starts only after the row has ended, or the length of the lane. For rows of the lane both are their own.
+def bounds(preds: Csr, lanes: Csr, main: int) -> tuple[Array, Array]:
+    """For every row of a template, the last place of the main lane that has ended when the row starts, or -1; and the first
+    place that starts only after the row has ended, or the length of the lane. For rows of the lane both are their own.
     """
-    last, first = np.full(len(preds), -1), np.full(len(preds), len(rows))
+    rows = lanes.row(main)
+    last, first, beside = np.full(len(preds), -1), np.full(len(preds), len(rows)), np.ones(len(preds), dtype=bool)
+    last[rows] = first[rows] = np.arange(len(rows))
+    beside[rows] = False
     waits, before = preds.row_of, preds.idx
-    queues = [lanes.row(lane) for lane in np.flatnonzero(lanes.counts).tolist()]
+    after, ahead = np.flatnonzero(beside[waits]), np.flatnonzero(beside[before])
+    queues = [lanes.row(lane) for lane in np.flatnonzero(lanes.counts > 1).tolist() if lane != main]
     for _ in range(PASSES):
-        last[rows] = first[rows] = np.arange(len(rows))
-        np.maximum.at(last, waits, last[before])
-        np.minimum.at(first, before, first[waits])
+        np.maximum.at(last, waits[after], last[before[after]])
+        np.minimum.at(first, before[ahead], first[waits[ahead]])
         for queue in queues:
             last[queue] = np.maximum.accumulate(last[queue])
             first[queue] = np.minimum.accumulate(first[queue][::-1])[::-1]

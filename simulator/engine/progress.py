@@ -13,6 +13,8 @@ from .task import FULL_SPEED, LEAST_SPEED, SPEED_BITS, Array
 
 Speeds = tuple[int, int, int, int]
 """The speed of pieces by kind: those that need either of the two resources, `PACED`, and `FIXED`."""
+STILL: Speeds = (0, 0, 0, 0)
+"""The speeds of a task before its first ones."""
 NEVER = 1 << 256
 """The duration of work at no speed, in ns."""
 LIMIT = 1 << 61
@@ -38,50 +40,47 @@ class Body:
 
 
 class Progress:
-    """A task in progress whose speed may change: the work left of its present piece at a time, and the speeds since then."""
+    """A task in progress whose speed may change: the work left of its present piece at a time, and the speeds since then. It
+    stands still until the speeds are set for the first time."""
 
-    __slots__ = ("at", "begun_ns", "body", "ends_ns", "left", "passed", "piece_ends_ns", "since", "speed", "speeds")
+    __slots__ = ("at", "begun_ns", "body", "ends", "ends_ns", "left", "passed", "piece_ends_ns", "since", "speed", "speeds")
 
-    def __init__(self, body: Body, now: int, speeds: Speeds) -> None:
-        self.body, self.begun_ns, self.since, self.speeds = body, now, now, speeds
-        """The pieces, the start of the first one, and the time since which they run at these speeds."""
-        self.at = 0
-        """The present piece."""
-        self.left = body.ns[0] << SPEED_BITS
-        self.passed: list[tuple[int, int, int, Speeds]] = []
-        """For each change of the present piece: the pieces before and after it, the time from which ends at these speeds are
-        counted, and the speeds."""
-        self._set_ends()
-
-    def _set_ends(self) -> None:
-        """Sets the speed and the end of the present piece, and the end of all pieces, for constant speeds."""
-        body, at = self.body, self.at
-        self.speed = speed = self.speeds[body.kind[at]]
-        self.piece_ends_ns = ended = self.since + (-(-self.left // speed) if speed else NEVER)
-        if len(body.ns) > 1:
-            ends = body.ends(self.speeds)
-            ended += ends[-1] - ends[at]
-        self.ends_ns = ended
+    def __init__(self, body: Body, now: int) -> None:
+        self.body, self.begun_ns, self.since = body, now, now
+        """The pieces, the start of the first one, and the time since which they run at the present speeds."""
+        self.at, self.left = 0, body.ns[0] << SPEED_BITS
+        """The present piece, and the work left of it."""
+        self.speeds = STILL
+        self.ends: list[int] = []
+        """The ends of all pieces at the present speeds, counted from the start of the first one."""
+        self.speed, self.piece_ends_ns, self.ends_ns = 0, NEVER, NEVER
+        """The speed and the end of the present piece, and the end of all pieces, if the speeds stay."""
+        self.passed: list[tuple[int, int, int, list[int]]] = []
+        """For each change of the present piece: the pieces before and after it, the time from which ends were counted, and the
+        ends."""
 
     def change(self, now: int, speeds: Speeds) -> None:
-        """Changes the speeds from a time on."""
+        """Sets the speeds from a time on."""
         self.advance(now)
-        self.speeds = speeds
-        self._set_ends()
+        body, at = self.body, self.at
+        self.speeds, self.speed = speeds, (speed := speeds[body.kind[at]])
+        self.ends = ends = body.ends(speeds)
+        self.piece_ends_ns = ended = now + (-(-self.left // speed) if speed else NEVER)
+        self.ends_ns = ended + ends[-1] - ends[at]
 
     def advance(self, now: int) -> None:
         """Brings the present piece and the work left of it up to a time."""
         if now < self.piece_ends_ns:
             self.left -= self.speed * (now - self.since)
-        elif len(self.body.ns) > 1:
-            at, body, speeds = self.at, self.body, self.speeds
-            ends = body.ends(speeds)
+        elif len(ends := self.ends) > 1:
+            at = self.at
             first = self.piece_ends_ns - ends[at]
             present = min(bisect_right(ends, now - first, at), len(ends) - 1)
             if present > at:
-                self.passed.append((at, present, first, speeds))
-                self.at = present
-                self.left = (body.ns[present] << SPEED_BITS) - speeds[body.kind[present]] * (now - first - ends[present - 1])
+                self.passed.append((at, present, first, ends))
+                body, self.at = self.body, present
+                work, speed = body.ns[present] << SPEED_BITS, self.speeds[body.kind[present]]
+                self.left = work - speed * (now - first - ends[present - 1])
         self.since = now
 
 
@@ -91,21 +90,20 @@ def begun_ns(tasks: Iterable[Progress]) -> Array:
     Pieces between two changes start when the piece before them ends, counted from one time: they are a section of a table of
     ends. All tables are in one column, from which all sections are taken at once.
     """
-    tables: dict[tuple[int, Speeds], int] = {}
+    tables: dict[int, int] = {}
     columns, size = [np.zeros(1, dtype=np.int64)], 1
     from_ns, first, lengths = [], [], []
     for task in tasks:
-        body = task.body
         from_ns.append(task.begun_ns)
         first.append(0)
         lengths.append(1)
-        for at, present, since_ns, speeds in task.passed:
-            ends, place = body.ends(speeds), tables.get((id(body), speeds))
+        for at, present, since_ns, ends in task.passed:
+            place = tables.get(id(ends))
             if ends[-1] >= LIMIT:  # possibly because of pieces that ran at other speeds
                 columns.append(np.array([since_ns + end for end in ends[at:present]], dtype=np.int64))
                 place, since_ns, size = size - at, 0, size + present - at
             elif place is None:
-                place = tables[id(body), speeds] = size
+                place = tables[id(ends)] = size
                 columns.append(np.array(ends, dtype=np.int64))
                 size += len(ends)
             from_ns.append(since_ns)

@@ -68,7 +68,7 @@ class Order:
     @classmethod
     def of(cls, template: Template, main: int) -> Order:
         """The order of the rows of a template."""
-        return cls(*bounds(template.preds, template.lanes, template.lanes.row(main)))
+        return cls(*bounds(template.preds, template.lanes, main))
 
     def never_meet(self, rows: Array, others: Array) -> Array:
         """For each of `rows`, whether none of `others`, turns of one communicator, can run at the same time."""

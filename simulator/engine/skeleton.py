@@ -84,6 +84,12 @@ class Skeleton:
         order = np.argsort(communicator, kind="stable")
         return communicator[order], slot[order], rank[order]
 
+    @cached_property
+    def bases(self) -> tuple[Array, Array]:
+        """Rank -> the first task of its own work, and communicator -> its first task, in the order of `expand`."""
+        own = offsets(np.array([len(t.own) for t in self.templates], dtype=np.int64)[self.program])
+        return own, own[-1] + offsets(turns(self))
+
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
@@ -138,16 +144,9 @@ def _tasks(skeleton: Skeleton, template: Template, ranks: Array, own_base: Array
     return tasks
 
 
-def bases(skeleton: Skeleton) -> tuple[Array, Array]:
-    """Rank -> the first task of its own work, and communicator -> its first task, in the order of `expand`."""
-    own = offsets(np.array([len(t.own) for t in skeleton.templates], dtype=np.int64)[skeleton.program])
-    return own, own[-1] + offsets(turns(skeleton))
-
-
 def task_count(skeleton: Skeleton) -> int:
     """The number of tasks that `expand` makes."""
-    own = np.array([len(t.own) for t in skeleton.templates], dtype=np.int64)
-    return int(own[skeleton.program].sum() + turns(skeleton).sum())
+    return int(skeleton.bases[1][-1])
 
 
 def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: int | None = None) -> Expansion:
@@ -156,7 +155,7 @@ def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: in
     For a folded skeleton, `class_of` gives the class of every rank, and `tasks_unfolded` the number of tasks of all ranks.
     """
     of_program = [np.flatnonzero(skeleton.program == p) for p in range(len(skeleton.templates))]
-    own_base, turn_base = bases(skeleton)
+    own_base, turn_base = skeleton.bases
     tasks_of = [
         _tasks(skeleton, template, ranks, own_base, turn_base)
         for template, ranks in zip(skeleton.templates, of_program, strict=True)
@@ -267,25 +266,23 @@ def _streams(skeleton: Skeleton, of_program: list[Array], tasks_of: list[Array],
     communicator with such a lane at any member keeps all its queues, because these queues order tasks of different kinds.
     """
     communicator, slot, rank = skeleton.members
-    private_slot = np.array([[t.private(s) for s in range(len(skeleton.slots))] for t in skeleton.templates], dtype=bool)
+    private_slot = np.array([template.private(len(skeleton.slots)) for template in skeleton.templates], dtype=bool)
     private = np.ones(skeleton.communicators, dtype=bool)
     private[communicator[~private_slot[skeleton.program[rank], slot]]] = False
     tasks_in, ranks_in, lanes_in, lengths = [], [], [], []
     for template, ranks, tasks in zip(skeleton.templates, of_program, tasks_of, strict=True):
         if not tasks.size:
             continue
-        for lane in range(len(template.lanes)):
-            rows = template.lanes.row(lane)
-            if not len(rows):
-                continue
-            slots = template.slot[rows]
-            kept = ranks
-            if slots[0] >= 0 and (slots == slots[0]).all():
-                kept = ranks[~private[skeleton.slots[slots[0], ranks]]]
-            tasks_in.append(tasks[np.searchsorted(ranks, kept)][:, rows].ravel())
-            ranks_in.append(kept)
-            lanes_in.append(np.full(len(kept), lane))
-            lengths.append(np.full(len(kept), len(rows)))
+        rows, lane, count = template.lanes.idx, template.lanes.row_of, template.lanes.counts
+        used = np.flatnonzero(count)
+        slots = template.slot[rows[template.lanes.ptr[used]]]
+        kept = np.zeros((len(ranks), len(count)), dtype=bool)
+        kept[:, used] = (slots < 0) | template.mixed[used] | ~private[skeleton.slots[:, ranks].T[:, slots]]
+        at, lane_at = np.nonzero(kept)
+        tasks_in.append(tasks[:, rows][kept[:, lane]])
+        ranks_in.append(ranks[at])
+        lanes_in.append(lane_at)
+        lengths.append(count[lane_at])
     counts = np.diff(turn_base)
     with_stream = np.flatnonzero(private & (counts > 0))
     tasks_in.append(turn_base[0] + np.flatnonzero(np.repeat(private, counts)))

@@ -21,6 +21,8 @@ class StretchedTimeline(Timeline):
     def __init__(self, folded: Folded, stretched: Stretched, of_stretches: Times, begun_ns: Array) -> None:
         self.folded, self.stretched, self.of_stretches, self.begun_ns = folded, stretched, of_stretches, begun_ns
         """The ranks, their stretches, the times of all tasks of the stretches, and the start of every piece."""
+        self.known: dict[int, Times] = {}
+        """Class of ranks -> the times of its rows, once asked for."""
 
     def __repr__(self) -> str:
         return f"Timeline({self.ranks:,} ranks, {self.skeleton.ranks:,} classes)"
@@ -78,11 +80,9 @@ class StretchedTimeline(Timeline):
 
     def class_times(self, which: int) -> Times:
         """Start, end and arrival of every row of the template of a class of ranks."""
-        return self.times_of(which, np.arange(len(self.skeleton.templates[int(self.skeleton.program[which])])))
-
-    def times_of(self, which: int, rows: Array) -> Times:
-        """Start, end and arrival of some rows of the template of a class of ranks."""
-        return self.stretched.rows(which, rows, self.of_stretches, self.begun_ns)
+        if which not in self.known:
+            self.known[which] = self.stretched.rows(which, self.of_stretches, self.begun_ns)
+        return self.known[which]
 
 
 def run(folded: Folded, stretched: Stretched) -> StretchedTimeline | None:

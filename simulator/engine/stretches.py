@@ -24,7 +24,7 @@ from .fold import Folded
 from .replay import with_fixed_durations
 from .separated import Meetings
 from .skeleton import Expansion, Skeleton, expand
-from .task import BOTH, CORES, FULL_SPEED, MEMORY, SPEED_BITS, WEIGHT_BITS, Array, Csr, TaskGraph, distinct, offsets
+from .task import BOTH, CORES, FULL_SPEED, MEMORY, SPEED_BITS, WEIGHT_BITS, Array, Csr, TaskGraph, offsets
 from .template import Template
 from .timeline import Times
 
@@ -52,14 +52,9 @@ class Stretches:
     """Row -> its time and kind as a piece: at full speed, with the resource that it needs; or `FIXED`."""
 
     @cached_property
-    def main(self) -> int:
-        """The lane with most own work."""
-        return _main(self.whole)
-
-    @cached_property
     def ends(self) -> Array:
         """Stretch -> the row after its last one."""
-        ends: Array = np.append(self.heads[1:], len(self.whole))
+        ends: Array = np.append(self.heads, len(self.whole))[1:]
         return ends
 
     @cached_property
@@ -97,23 +92,19 @@ class Stretched:
         """The stretches of a rank."""
         return self.parts[int(self.expansion.skeleton.program[rank])]
 
-    def rows(self, rank: int, rows: Array, times: Times, begun_ns: Array) -> Times:
-        """The times of some rows of a rank, from those of all stretches and from the start of every piece."""
+    def rows(self, rank: int, times: Times, begun_ns: Array) -> Times:
+        """The times of all rows of a rank, from those of all stretches and from the start of every piece."""
         part, tasks = self.part(rank), self.expansion.tasks_of(rank)
-        stretch = part.of_row[rows]
-        task, inside = tasks[stretch], part.closed[stretch]
-        start_ns, end_ns, arrival_ns = times.start_ns[task], times.end_ns[task], times.arrival_ns[task]
-        first, last = self.pieces.ptr[task], rows == part.ends[stretch] - 1
-        pieces = self.pieces.ptr[task + 1] - first
-        offset_ns = part.offset_ns
-        begins_ns = start_ns + offset_ns[rows]
-        ends_ns = np.where(last, end_ns, start_ns + np.append(offset_ns[1:], 0)[rows])
-        slowed = np.flatnonzero(inside & (pieces > 0))
-        at = first[slowed] + rows[slowed] - part.heads[stretch[slowed]]
-        begins_ns[slowed] = begun_ns[at]
-        ends_ns[slowed] = np.where(last[slowed], end_ns[slowed], np.append(begun_ns[1:], 0)[at])
-        start_ns, end_ns = np.where(inside, begins_ns, start_ns), np.where(inside, ends_ns, end_ns)
-        return Times(start_ns, end_ns, np.where(inside, end_ns, arrival_ns))
+        start_ns = times.start_ns[tasks][part.of_row] + part.offset_ns
+        first = self.pieces.ptr[tasks]
+        slowed = part.closed & (self.pieces.ptr[tasks + 1] > first)
+        rows = np.flatnonzero(slowed[part.of_row])
+        start_ns[rows] = begun_ns[rows + (first - part.heads)[part.of_row[rows]]]
+        end_ns = np.append(start_ns, 0)[1:]
+        end_ns[part.ends - 1] = times.end_ns[tasks]
+        arrival_ns = end_ns.copy()
+        arrival_ns[part.ends - 1] = np.where(part.closed, times.end_ns[tasks], times.arrival_ns[tasks])
+        return Times(start_ns, end_ns, arrival_ns)
 
 
 def stretched(ranks: Folded, groups: Callable[[int], Array], *, every: bool = False, at_least: float = 0.0) -> Stretched | None:
@@ -175,7 +166,7 @@ def _turns_ns(ranks: Folded, fixed_ns: Array, meets: Array) -> list[Array]:
         charged = skeleton.slots[template.slot, rank], template.charge
         ns = np.where(template.slot < 0, 0, fixed_ns[charged])
         if meetings and (meet := (template.slot >= 0) & meets[charged]).any():
-            ns[meet & ~meetings.apart(rank, _main(template), meet)] = OPEN
+            ns[meet & ~meetings.apart(rank, template.main, meet)] = OPEN
         found.append(ns)
     return found
 
@@ -237,8 +228,8 @@ def _beside(whole: Template, takes: Array, ns: Array, cut: _Cut) -> Array:
     if whole.resource is None:
         return np.zeros(len(whole), dtype=bool)
     slows = (whole.slot >= 0) & (ns > 0) & takes[np.maximum(whole.slot, 0), whole.charge]
-    on = distinct(whole.lanes.row_of[(whole.resource >= 0)[whole.lanes.idx]])
-    out: Array = slows & ((len(on) > 1) | ~cut.between)
+    lanes = np.count_nonzero(np.bincount(whole.lanes.row_of[(whole.resource >= 0)[whole.lanes.idx]]))
+    out: Array = slows & ((lanes > 1) | ~cut.between)
     return out
 
 
@@ -260,7 +251,7 @@ class _Cut(NamedTuple):
 
 def _cut(whole: Template, inside: Array, group: Array) -> _Cut:
     """Cuts a template into stretches; `inside` are the rows that may be part of a longer one."""
-    n, lanes, main = len(whole), whole.lanes, _main(whole)
+    n, lanes, main = len(whole), whole.lanes, whole.main
     queue = lanes.row(main) if len(lanes) else lanes.idx
     if not len(queue):
         inside = np.zeros(n, dtype=bool)
@@ -271,19 +262,22 @@ def _cut(whole: Template, inside: Array, group: Array) -> _Cut:
     head = np.ones(n + 1, dtype=bool)
     head[1:n] = ~(adjacent[1:] & inside[1:] & inside[:-1] & (group[1:] == group[:-1]))
     run = np.cumsum(head[:n])
-    row, last = np.arange(n), len(queue) - 1
-    following, passed = np.searchsorted(queue, row), np.searchsorted(queue, row, side="right") - 1
+    queued, last = np.zeros(n + 1, dtype=np.int64), len(queue) - 1
+    queued[queue] = 1
+    passed = np.cumsum(queued[:n]) - 1
+    following = passed + 1 - queued[:n]
     next_main, last_main = queue[np.minimum(following, last)], queue[np.maximum(passed, 0)]
     ends_in = (following <= last) & (run[next_main] == run)
     begins_in = (passed >= 0) & (run[last_main] == run)
-    implied = inside[src] & ends_in[src] & begins_in[dst] & (following[src] < passed[dst]) & (lane != main)
-    left = (run[src] != run[dst]) & ~implied
+    between = ends_in & begins_in
+    left = run[src] != run[dst]
     src, dst, lane = src[left], dst[left], lane[left]
+    implied = (inside & ends_in)[src] & begins_in[dst] & (following[src] < passed[dst]) & (lane != main)
+    src, dst, lane = src[~implied], dst[~implied], lane[~implied]
     needed = (src == _last(src, dst * (n + 1) + run[src])) | (lane == main)
     src, dst, lane = src[needed], dst[needed], lane[needed]
     head[dst] = head[src + 1] = True
     stretch = np.cumsum(head[:n])
-    between = ends_in & begins_in
     alone = ~(between & (stretch[next_main] == stretch) & (stretch[last_main] == stretch))
     head[:n][alone] = head[1:][alone] = True
     return _Cut(np.flatnonzero(head[:n]), run, between, src, dst, lane)
@@ -300,14 +294,9 @@ def _last(values: Array, key: Array) -> Array:
     return largest
 
 
-def _main(whole: Template) -> int:
-    """The lane with most own work."""
-    return int(np.argmax(np.bincount(whole.lanes.row_of[whole.slot[whole.lanes.idx] < 0], minlength=len(whole.lanes) or 1)))
-
-
 def _as_template(whole: Template, ns: Array, kind: Array, cut: _Cut) -> Template:
     """The template with a row for each stretch."""
-    n, inside, main = len(whole), ns > 0, _main(whole)
+    n, inside, main = len(whole), ns > 0, whole.main
     heads, run, _, src, dst, lane = cut
     head = np.zeros(n, dtype=np.int64)
     head[heads] = 1
@@ -346,24 +335,16 @@ def _with_pieces(parts: tuple[Stretches, ...], expansion: Expansion, *, every: b
     graph = replace(graph, speed=np.where(steady & ~slowed, -1, graph.speed))
     ns, kind = durations(graph)
     varies = kind != FIXED
-    count = varies.astype(np.int64)
-    columns: list[tuple[Array, Array, Array]] = []
+    count, of_rows = varies.astype(np.int64), np.zeros(len(graph), dtype=bool)
+    columns: list[tuple[Array, Array]] = []
     for rank in range(expansion.skeleton.ranks) if slowed.any() else ():
-        part = parts[int(expansion.skeleton.program[rank])]
-        tasks = expansion.tasks_of(rank)
-        at = np.flatnonzero(part.closed & slowed[tasks])
-        count[tasks[at]] = part.ends[at] - part.heads[at]
-        rows = part.closed & slowed[tasks]
-        chosen = np.flatnonzero(rows[part.of_row])
-        columns.append((tasks[part.of_row[chosen]], part.piece_ns[chosen], part.kind[chosen]))
-    ptr = offsets(count)
-    piece_ns, piece_kind = np.empty(ptr[-1], dtype=np.int64), np.empty(ptr[-1], dtype=np.int64)
-    single = np.flatnonzero(count == 1)
-    piece_ns[ptr[single]], piece_kind[ptr[single]] = ns[single], kind[single]
-    for tasks, row_ns, row_kind in columns:
-        if len(tasks):
-            place = np.arange(len(tasks)) - np.maximum.accumulate(
-                np.where(np.diff(tasks, prepend=-1) != 0, np.arange(len(tasks)), 0)
-            )
-            piece_ns[ptr[tasks] + place], piece_kind[ptr[tasks] + place] = row_ns, row_kind
-    return Stretched(parts, expansion, graph, Pieces(ptr, piece_ns, piece_kind))
+        part, tasks = parts[int(expansion.skeleton.program[rank])], expansion.tasks_of(rank)
+        chosen = part.closed & slowed[tasks]
+        count[tasks[chosen]], of_rows[tasks[chosen]] = (part.ends - part.heads)[chosen], True
+        rows = chosen[part.of_row]
+        columns.append((part.piece_ns[rows], part.kind[rows]))
+    piece_ns, piece_kind = np.repeat(ns, count), np.repeat(kind, count)
+    if columns:  # in the order of own work: rank by rank, row by row
+        inside = np.repeat(of_rows, count)
+        piece_ns[inside], piece_kind[inside] = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return Stretched(parts, expansion, graph, Pieces(offsets(count), piece_ns, piece_kind))

@@ -93,6 +93,12 @@ class Template:
         return self.solo_ns if self.solo_ns.ndim == 1 else self.solo_ns.min(axis=0)
 
     @cached_property
+    def main(self) -> int:
+        """The lane with most own work."""
+        own = self.lanes.row_of[self.slot[self.lanes.idx] < 0]
+        return int(np.argmax(np.bincount(own, minlength=len(self.lanes) or 1)))
+
+    @cached_property
     def own(self) -> Array:
         """The rows of own work of the rank."""
         return np.flatnonzero(self.slot < 0)
@@ -100,7 +106,16 @@ class Template:
     def rows_of(self, slot: int) -> Array:
         return np.flatnonzero(self.slot == slot)
 
-    def private(self, slot: int) -> bool:
-        """Whether the lanes of a slot hold no other rows, so that the FIFO order of the communicator implies the lane order."""
-        lanes = sorted(set(self.lanes.row_of[self.slot[self.lanes.idx] == slot].tolist()))
-        return all(bool((self.slot[self.lanes.row(lane)] == slot).all()) for lane in lanes)
+    @cached_property
+    def mixed(self) -> Array:
+        """Lane -> whether it holds rows of several slots, or own work and rows of a slot."""
+        slot, lane = self.slot[self.lanes.idx], self.lanes.row_of
+        mixed = np.zeros(len(self.lanes), dtype=bool)
+        mixed[lane[1:][(slot[1:] != slot[:-1]) & (lane[1:] == lane[:-1])]] = True
+        return mixed
+
+    def private(self, slots: int) -> Array:
+        """Slot -> whether its lanes hold no other rows, so that the FIFO order of the communicator implies the lane order."""
+        private, others = np.ones(slots, dtype=bool), self.slot[self.lanes.idx][self.mixed[self.lanes.row_of]]
+        private[others[others >= 0]] = False
+        return private

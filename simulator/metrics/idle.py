@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..engine.skeleton import Expansion, bases
+from ..engine.skeleton import Expansion
 from ..engine.stretched_timeline import StretchedTimeline
 from ..engine.task import distinct
 from ..engine.timeline import Times
@@ -102,7 +102,7 @@ class _Tasks:
     def of_stretches(cls, timeline: StretchedTimeline) -> _Tasks:
         """The tasks of stretches. Ties are broken as between the last rows of the stretches."""
         of, whole = timeline.stretched, timeline.skeleton
-        own_base, turn_base = bases(whole)
+        own_base, turn_base = whole.bases
         key, communicates = (np.zeros(len(of.graph), dtype=kind) for kind in (np.int64, bool))
         for which in range(whole.ranks - 1, -1, -1):
             part, tasks = of.part(which), of.expansion.tasks_of(which)
@@ -216,13 +216,13 @@ def _inside(observed: Observation) -> _Inside | None:
     is_several = np.zeros(len(timeline.stretched.graph) + 1, dtype=bool)  # the last entry is for pieces without a task
     for which, labels in enumerate(observed.labels):
         part = timeline.stretched.part(which)
-        if part.main != labels.lanes.index(COMPUTE):
+        if part.whole.main != labels.lanes.index(COMPUTE):
             return None
         several = part.ends - part.heads > 1
         is_several[timeline.stretched.expansion.tasks_of(which)] = several
         inside = np.flatnonzero(several[part.of_row] & (part.whole.slot >= 0))
-        times, axis = timeline.times_of(which, inside), labels.numbered_axes(observed.axes)[inside]
-        here = {at: np.flatnonzero(axis == at) for at in dict.fromkeys(axis.tolist()) if at >= 0}
+        times, axis = timeline.class_times(which), labels.numbered_axes(observed.axes)[inside]
+        here = {at: inside[axis == at] for at in np.flatnonzero(np.bincount(axis + 1)[1:]).tolist()}
         intervals.append({at: (times.start_ns[some], times.end_ns[some]) for at, some in here.items()})
     return _Inside(timeline, tuple(intervals), is_several)
 
