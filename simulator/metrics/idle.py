@@ -191,10 +191,10 @@ class _Inside:
         found: dict[int, Array] = {}
         for which in distinct(owner[owner >= 0]).tolist():
             some = np.flatnonzero(owner == which)
+            at_ns = np.stack([pieces.from_ns[some], pieces.until_ns[some]])
             for number, (start_ns, end_ns) in self.intervals[which].items():
-                from_ns, until_ns = (_passed_ns(start_ns, end_ns, at) for at in (pieces.from_ns[some], pieces.until_ns[some]))
                 total = found.setdefault(number, np.zeros(len(owner), dtype=np.int64))
-                total[some] = until_ns - from_ns
+                total[some] = np.diff(_passed_ns(start_ns, end_ns, at_ns), axis=0)
         yield from found.items()
 
 
@@ -265,8 +265,9 @@ def _facts(observed: Observation, of: _Tasks) -> _TaskFacts:
         rows, tasks = of.rows[which], of.begun[which]
         if labels is not before or rows is not before_rows:
             before, before_rows, place = labels, rows, labels.numbered_axes(observed.axes)[rows]
-            optimizes, is_norm = labels.in_phase("optimizer") & labels.is_compute, labels.in_phase("norm") & ~labels.is_launch
-            bits = (optimizes + 2 * labels.is_launch + 4 * labels.is_transfer + 8 * is_norm)[rows]
+            compute, launch, transfer = (column[rows] for column in (labels.is_compute, labels.is_launch, labels.is_transfer))
+            optimizer, norm = (labels.in_phase(phase)[rows] for phase in ("optimizer", "norm"))
+            bits = (optimizer & compute) + 2 * launch + 4 * transfer + 8 * (norm & ~launch)
         coordinate[tasks], axis[tasks], flags[tasks] = labels.pipeline, place, bits
     optimizing, launch, transfer, norm = (flags & bit > 0 for bit in (1, 2, 4, 8))
     copy = axis == observed.axes.index(OFFLOAD) if OFFLOAD in observed.axes else np.zeros(len(axis), dtype=bool)
@@ -276,20 +277,21 @@ def _facts(observed: Observation, of: _Tasks) -> _TaskFacts:
 def _pieces(
     observed: Observation, of: _Tasks, facts: _TaskFacts, *, merged: bool = False
 ) -> Iterator[tuple[Pieces, Array | None]]:
-    """The window of every class's compute stream in pieces; with the state of the walk, or None for tasks of the stream.
+    """The window of all compute streams in pieces: first their tasks, then their waits with the state of the walk.
 
     With `merged`, one piece may stand for several that wait for kernels of one rank, one after the other.
     """
     expansion, times, window = of.expansion, of.times, observed.window
-    latest, gaps = _latest(of, facts.launch), []
+    latest, busy, gaps = _latest(of, facts.launch), [], []
     ended = np.flatnonzero(times.arrival_ns == np.max(times.arrival_ns, initial=-1))
     last = int(ended[np.argmin(of.number[ended])]) if len(ended) else -1
     for which, labels in enumerate(observed.labels):
         template, own = expansion.template_of(which), of.begun[which]
         tasks = own[template.lanes.row(labels.lanes.index(COMPUTE))]
         start, end = (c[tasks].clip(window.begin_ns[which], window.end_ns[which]) for c in (times.start_ns, times.end_ns))
-        yield Pieces(np.full(len(tasks), which), tasks, start, end), None
+        busy.append(np.stack([np.full(len(tasks), which), tasks, start, end]))
         gaps.append(_gaps(observed, times, which, own, last, np.stack([latest[tasks], start, end])))
+    yield Pieces(*np.concatenate(busy, axis=1)), None
     first = _first_of_run(latest, facts) if merged else slice(None)
     coordinates = np.array([labels.pipeline for labels in observed.labels])
     yield _walk(np.concatenate(gaps), latest[first], times.start_ns[first], facts, coordinates)
