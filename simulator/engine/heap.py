@@ -98,7 +98,7 @@ class _Run:
     def run(self) -> bool:
         """Runs the graph; returns whether all tasks have ended."""
         heap, speeds, fluid, state, clocks = self.heap, self.speeds, self.fluid, self.state, self.clocks
-        due, alarm = clocks.due, clocks.alarm
+        due, alarm, touched, rates = clocks.due, clocks.alarm, speeds.touched, fluid.rates
         self.walk([task for task, count in enumerate(self.waiting) if not count and self.knows_end(task, -1)], -1)
         while heap:
             now, task = heappop(heap)
@@ -114,9 +114,9 @@ class _Run:
             elif self.ends(task, now):
                 self.finish(task, now)
             if not heap or heap[0][0] > now:
-                if speeds.touched:
+                if touched:
                     speeds.settle(now)
-                if fluid.rates.may_change:
+                if rates.before or rates.touched:
                     fluid.solve(now)
         return -1 not in self.end
 
@@ -142,8 +142,8 @@ class _Run:
                 following, free_ns = successor[at], ended_ns + tail_ns[at]
                 if free_ns > start[following]:
                     start[following] = free_ns
-                waiting[following] -= 1
-                if not waiting[following] and self.knows_end(following, now):
+                waiting[following] = left = waiting[following] - 1
+                if not left and self.knows_end(following, now):
                     ended.append(following)
 
     def knows_end(self, task: int, now: int) -> bool:
@@ -273,8 +273,9 @@ class _Speeds:
         """Takes the parts of a task from its ranks when the task starts (sign 1), and gives them back when it ends (-1)."""
         cores, memory = self.parts[task]
         for rank in self.ranks[self.group[task]]:
-            self.taken[rank][CORES] += sign * cores
-            self.taken[rank][MEMORY] += sign * memory
+            taken = self.taken[rank]
+            taken[CORES] += sign * cores
+            taken[MEMORY] += sign * memory
             self.touched[rank] = None
 
     def change(self, index: int, now: int) -> None:

@@ -31,11 +31,9 @@ class Body:
         self.known: dict[Speeds, list[int]] = {}
 
     def ends(self, speeds: Speeds) -> list[int]:
-        """The end of every piece after the start of the first one, at these speeds."""
-        found = self.known.get(speeds)
-        if found is None:
-            lasting = [time_of(ns << SPEED_BITS, speeds[kind]) for ns, kind in zip(self.ns, self.kind, strict=True)]
-            found = self.known[speeds] = list(accumulate(lasting))
+        """The end of every piece after the start of the first one, at speeds that are not in the cache yet."""
+        lasting = [time_of(ns << SPEED_BITS, speeds[kind]) for ns, kind in zip(self.ns, self.kind, strict=True)]
+        found = self.known[speeds] = list(accumulate(lasting))
         return found
 
 
@@ -64,7 +62,7 @@ class Progress:
         self.advance(now)
         body, at = self.body, self.at
         self.speeds, self.speed = speeds, (speed := speeds[body.kind[at]])
-        self.ends = ends = body.ends(speeds)
+        self.ends = ends = body.known.get(speeds) or body.ends(speeds)
         self.piece_ends_ns = ended = now + (-(-self.left // speed) if speed else NEVER)
         self.ends_ns = ended + ends[-1] - ends[at]
 
@@ -119,11 +117,12 @@ def bodies_of(pieces: Pieces) -> dict[int, Body]:
     """The body of every task whose speed may change; equal bodies are shared."""
     bodies: dict[int, Body] = {}
     known: dict[tuple[bytes, bytes], Body] = {}
+    ns, kind, ptr = pieces.ns.astype(np.int64).tobytes(), pieces.kind.astype(np.int8).tobytes(), pieces.ptr.tolist()
     for task in np.flatnonzero(np.diff(pieces.ptr)).tolist():
-        some = slice(*pieces.ptr[task : task + 2].tolist())
-        key = pieces.ns[some].tobytes(), pieces.kind[some].tobytes()
+        first, end = ptr[task], ptr[task + 1]
+        key = ns[8 * first : 8 * end], kind[first:end]
         if key not in known:
-            known[key] = Body(tuple(pieces.ns[some].tolist()), tuple(pieces.kind[some].tolist()))
+            known[key] = Body(tuple(pieces.ns[first:end].tolist()), tuple(pieces.kind[first:end].tolist()))
         bodies[task] = known[key]
     return bodies
 

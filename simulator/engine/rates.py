@@ -46,32 +46,29 @@ class SharedLinkRates:
         self._on_link: list[dict[int, int]] = [{} for _ in capacity]
         self._flows: dict[int, tuple[Route, int]] = {}
         self._rate: dict[int, int] = {}
-        self._before: dict[int, int] = {}
-        self._touched: dict[int, None] = {}
-
-    @property
-    def may_change(self) -> bool:
-        """Whether `solve` may return anything."""
-        return bool(self._before or self._touched)
+        self.before: dict[int, int] = {}
+        """The rates before the next `solve`, or -1, of the flows that joined or whose rate changed since the last one."""
+        self.touched: dict[int, None] = {}
+        """The links whose level may change in the next `solve`; without these and `before` it returns nothing."""
 
     def join(self, flow: int, footprint: int, cap: int) -> None:
         """Adds a flow over a footprint; the next `solve` returns the rate of the flow."""
         route = self._footprints[footprint]
         self._flows[flow] = route, cap
         self._rate[flow] = rate = self._limit_elsewhere(flow, -1)
-        self._before[flow] = -1
+        self.before[flow] = -1
         for link, weight in route:
             self._on_link[link][flow] = weight
             self._weight[link] += weight
             self._spare[link] -= weight * rate
             self._slack[link] = self._weight[link] if len(self._on_link[link]) > 1 else 0
             if self._spare[link] < self._slack[link] or self._level[link] is not FREE:
-                self._touched[link] = None
+                self.touched[link] = None
 
     def leave(self, flow: int) -> None:
         """Removes a flow that has moved its last byte."""
         rate = self._rate.pop(flow)
-        self._before.pop(flow, None)
+        self.before.pop(flow, None)
         for link, weight in self._flows.pop(flow)[0]:
             others = self._on_link[link]
             del others[flow]
@@ -81,19 +78,19 @@ class SharedLinkRates:
             if not others:
                 self._level[link] = FREE
             elif self._level[link] is not FREE:
-                self._touched[link] = None
+                self.touched[link] = None
 
     def resize(self, link: int, capacity: int) -> None:
         """Changes the capacity of a link."""
         self._spare[link] += (capacity << WEIGHT_BITS) - self._room[link]
         self._room[link] = capacity << WEIGHT_BITS
-        self._touched[link] = None
+        self.touched[link] = None
 
     def solve(self) -> list[tuple[int, int]]:
         """Updates all rates; returns (flow, rate) for the flows whose rates changed, in order of flow."""
-        if self._touched:
+        if self.touched:
             self._settle()
-        rates, before = self._rate, self._before
+        rates, before = self._rate, self.before
         changed = [(flow, rates[flow]) for flow, was in before.items() if rates[flow] != was]
         before.clear()
         changed.sort()
@@ -101,10 +98,10 @@ class SharedLinkRates:
 
     def _settle(self) -> None:
         """Sets the levels of links, and the rates of their flows, until all equations hold."""
-        flows, rates, before = self._flows, self._rate, self._before
+        flows, rates, before = self._flows, self._rate, self.before
         room, spare, slack, level = self._room, self._spare, self._slack, self._level
-        waiting = {link: None for link in self._touched if spare[link] < slack[link] or level[link] is not FREE}
-        self._touched.clear()
+        waiting = {link: None for link in self.touched if spare[link] < slack[link] or level[link] is not FREE}
+        self.touched.clear()
         due = [(room[link] // (self._weight[link] or 1), link) for link in waiting]
         heapify(due)
         while due:
