@@ -87,6 +87,8 @@ class Stretched:
     graph: TaskGraph
     """Its graph, with fixed durations for tasks that always take the same time."""
     pieces: Pieces
+    tasks: tuple[Array, ...]
+    """Rank -> the tasks of its stretches."""
 
     def part(self, rank: int) -> Stretches:
         """The stretches of a rank."""
@@ -94,7 +96,7 @@ class Stretched:
 
     def rows(self, rank: int, times: Times, begun_ns: Array) -> Times:
         """The times of all rows of a rank, from those of all stretches and from the start of every piece."""
-        part, tasks = self.part(rank), self.expansion.tasks_of(rank)
+        part, tasks = self.part(rank), self.tasks[rank]
         start_ns = times.start_ns[tasks][part.of_row] + part.offset_ns
         first = self.pieces.ptr[tasks]
         slowed = part.closed & (self.pieces.ptr[tasks + 1] > first)
@@ -335,10 +337,11 @@ def _with_pieces(parts: tuple[Stretches, ...], expansion: Expansion, *, every: b
     graph = replace(graph, speed=np.where(steady & ~slowed, -1, graph.speed))
     ns, kind = durations(graph)
     varies = kind != FIXED
+    tasks_of = tuple(map(expansion.tasks_of, range(expansion.skeleton.ranks)))
     count, of_rows = varies.astype(np.int64), np.zeros(len(graph), dtype=bool)
     columns: list[tuple[Array, Array]] = []
-    for rank in range(expansion.skeleton.ranks) if slowed.any() else ():
-        part, tasks = parts[int(expansion.skeleton.program[rank])], expansion.tasks_of(rank)
+    for number, tasks in zip(expansion.skeleton.program.tolist(), tasks_of, strict=True) if slowed.any() else ():
+        part = parts[number]
         chosen = part.closed & slowed[tasks]
         count[tasks[chosen]], of_rows[tasks[chosen]] = (part.ends - part.heads)[chosen], True
         rows = chosen[part.of_row]
@@ -347,4 +350,4 @@ def _with_pieces(parts: tuple[Stretches, ...], expansion: Expansion, *, every: b
     if columns:  # in the order of own work: rank by rank, row by row
         inside = np.repeat(of_rows, count)
         piece_ns[inside], piece_kind[inside] = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return Stretched(parts, expansion, graph, Pieces(offsets(count), piece_ns, piece_kind))
+    return Stretched(parts, expansion, graph, Pieces(offsets(count), piece_ns, piece_kind), tasks_of)

@@ -102,17 +102,17 @@ class _Tasks:
     def of_stretches(cls, timeline: StretchedTimeline) -> _Tasks:
         """The tasks of stretches. Ties are broken as between the last rows of the stretches."""
         of, whole = timeline.stretched, timeline.skeleton
-        own_base, turn_base = whole.bases
+        rows = max(map(len, whole.templates))
         key, communicates = (np.zeros(len(of.graph), dtype=kind) for kind in (np.int64, bool))
         for which in range(whole.ranks - 1, -1, -1):
-            part, tasks = of.part(which), of.expansion.tasks_of(which)
+            part, tasks = of.part(which), of.tasks[which]
             slot, last = part.whole.slot[part.ends - 1], part.ends - 1
-            base = np.where(slot < 0, own_base[which], turn_base[whole.slots[slot, which]])
-            key[tasks], communicates[tasks] = base + part.whole.turn[last], slot >= 0
+            owner = np.where(slot < 0, which, whole.ranks + whole.slots[slot, which])
+            key[tasks], communicates[tasks] = owner * rows + last, slot >= 0
         number = np.empty_like(key)
         number[np.argsort(key, kind="stable")] = np.arange(len(key))
-        rows, begun = zip(*((of.part(which).heads, of.expansion.tasks_of(which)) for which in range(whole.ranks)), strict=True)
-        return cls(of.expansion, timeline.of_stretches, rows, begun, number, communicates)
+        heads = tuple(of.part(which).heads for which in range(whole.ranks))
+        return cls(of.expansion, timeline.of_stretches, heads, of.tasks, number, communicates)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -219,7 +219,7 @@ def _inside(observed: Observation) -> _Inside | None:
         if part.whole.main != labels.lanes.index(COMPUTE):
             return None
         several = part.ends - part.heads > 1
-        is_several[timeline.stretched.expansion.tasks_of(which)] = several
+        is_several[timeline.stretched.tasks[which]] = several
         inside = np.flatnonzero(several[part.of_row] & (part.whole.slot >= 0))
         times, axis = timeline.class_times(which), labels.numbered_axes(observed.axes)[inside]
         here = {at: inside[axis == at] for at in np.flatnonzero(np.bincount(axis + 1)[1:]).tolist()}
