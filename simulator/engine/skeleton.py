@@ -275,9 +275,11 @@ def _streams(skeleton: Skeleton, of_program: list[Array], tasks_of: list[Array],
             continue
         rows, lane, count = template.lanes.idx, template.lanes.row_of, template.lanes.counts
         used = np.flatnonzero(count)
-        slots = template.slot[rows[template.lanes.ptr[used]]]
         kept = np.zeros((len(ranks), len(count)), dtype=bool)
-        kept[:, used] = (slots < 0) | template.mixed[used] | ~private[skeleton.slots[:, ranks].T[:, slots]]
+        kept[:, used] = True
+        slots = template.slot[rows[template.lanes.ptr[used]]]
+        alike = (slots >= 0) & ~template.mixed[used]
+        kept[:, used[alike]] = ~private[skeleton.slots[:, ranks].T[:, slots[alike]]]
         at, lane_at = np.nonzero(kept)
         tasks_in.append(tasks[:, rows][kept[:, lane]])
         ranks_in.append(ranks[at])
