@@ -208,6 +208,8 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
             True,
         ),
         "weights_beside_master": (gathering(), True),
+        "fp32_logits": (software(), True),
+        "metrics": (software(), ("loss", "accuracy")),
         "fusion": (software(), Fusion(rope=False)),
         "host": (software(), SLOW_HOST),
         "low_precision": (software("fp8"), LowPrecision(scaling="current")),
