@@ -429,3 +429,11 @@ def test_a_nic_is_no_quicker_than_the_links_of_its_gpus() -> None:
         for rate in (300, 400, 800)
     ]
     assert took_s[0][0].time_s == pytest.approx(took_s[1][0].time_s, rel=0.01) == pytest.approx(took_s[2][0].time_s, rel=0.01)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_nothing_to_reduce_takes_the_latency_alone(algorithm: str) -> None:
+    within, across = (fabric_files.load(name) for name in ("nvlink4-nvswitch", "ndr-ib"))
+    assert within.inside
+    nothing, little = (theory.seconds(Call("all_reduce", size, 2, 2, algorithm), within.inside, across.across) for size in (0, 8))
+    assert 0 < nothing <= little

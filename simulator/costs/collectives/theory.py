@@ -251,7 +251,8 @@ def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: 
         # Up and down two trees over the nodes, a chain within each node: log2 of the nodes in latency. Over two nodes a tree
         # takes as long as a ring on the NICs, although it sends fewer bytes.
         sent, left = 2 * (n - 1) / n * size, tree_load(nodes) * size
-        branches = across.tree_efficiency if across and nodes > 2 else laws.pair_tree_efficiency * left / sent
+        of_ring = tree_load(nodes) / (2 * (n - 1) / n)
+        branches = across.tree_efficiency if across and nodes > 2 else laws.pair_tree_efficiency * of_ring
         return Demand(2 * (g - 1), 2 * doublings, sent, left, reach, across=branches, depth=2 * doublings)
     if name == "nvls":
         # The NVSwitch reduces and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes.
