@@ -25,7 +25,7 @@ from .mesh_rings import ClusterRounds
 from .parts_taken import Occupancy
 from .perturb import DegradedLinks
 from .templates import TRANSFER
-from .uncontended import MOST_WORK, RoundTimes, Routed, UncontendedLinks, summed, times_ns
+from .uncontended import MOST_WORK, RoundTimes, Routed, UncontendedLinks, least_waits_ns, summed, times_ns
 
 NO_CHARGE = {"cap": UNCAPPED, "cap_profile": -1}
 """Entries of a tariff that mean no charge; the other columns are 0."""
@@ -197,7 +197,8 @@ class Family:
 
         Without contention, latency, tail and cap add up to the measured time, or to the time of its messages on these links if
         that is longer. Of the excess of the measured time over the links' time, latency is the part that the smallest message
-        takes as well. The tail of a transfer is the latency of its links. A measured cap falls with degraded links.
+        takes as well. The tail of a transfer is the latency of its links; of a measured transfer, whose time is the same on all
+        paths, it is the least latency of all groups of the layout. A measured cap falls with degraded links.
         """
         service, layout, (kind, payload_bytes) = self.services[charge], int(self.layout[group]), self.charges[charge]
         numerator, denominator = service.wire[layout]
@@ -214,6 +215,7 @@ class Family:
             alone_ns = known.seconds * NS_PER_S
             waits_ns = max(waits_ns, int(min(least.seconds * NS_PER_S, alone_ns - moves_ns)))
             moves_ns, fraction = alone_ns - waits_ns, int(service.fraction[group])
+            tail_ns = min(tail_ns, least_waits_ns(service.parts[layout]))
         cap, cap_profile = UNCAPPED, -1
         if moves_ns > 0:
             cap, cap_profile = self.degraded.scaled_cap(max(1, min(UNCAPPED, int(work / moves_ns))), fraction)

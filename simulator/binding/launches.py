@@ -164,13 +164,23 @@ def _earliest_starts(role: _RoleLaunches, speed: int) -> Array:
     earliest = np.where(role.part == 0, 0, ANY_TIME)
     _raise_by_stream_order(template.lanes.row(compute), role, least_ns, earliest)
     row, before = template.preds.row_of, template.preds.idx
-    known = role.part[row] == role.part[before]
-    ended = np.maximum(earliest, role.due_ns) + least_ns
-    np.maximum.at(earliest, row[known], ended[before[known]])
+    known = np.flatnonzero(role.part[row] == role.part[before])
+    _raise_by_predecessors(row[known], before[known], role, least_ns, earliest)
     for lane in range(len(template.lanes)):
         if lane != compute:
             _raise_by_stream_order(template.lanes.row(lane), role, least_ns, earliest)
+    while len(known := known[(role.due_ns > earliest)[row[known]]]):  # a predecessor may have a later start by now
+        least = earliest.copy()
+        _raise_by_predecessors(row[known], before[known], role, least_ns, earliest)
+        if (earliest == least).all():
+            break
     return earliest
+
+
+def _raise_by_predecessors(row: Array, before: Array, role: _RoleLaunches, least_ns: Array, earliest: Array) -> None:
+    """Raises `earliest` by edges of the program: each row starts no earlier than the row before it can have ended."""
+    ended = np.maximum(earliest, role.due_ns) + least_ns
+    np.maximum.at(earliest, row, ended[before])
 
 
 def _raise_by_stream_order(rows: Array, role: _RoleLaunches, least_ns: Array, earliest: Array) -> None:

@@ -68,6 +68,11 @@ def times_ns(parts: Sequence[RoundTimes], group: int, payload_bytes: int) -> tup
     return waiting_ns, busiest_s_per_byte * payload_bytes * NS_PER_S
 
 
+def least_waits_ns(parts: Sequence[RoundTimes]) -> int:
+    """The least time in ns that a message without bytes waits in any group."""
+    return sum(int(np.maximum(latency_ns, last_ns).min()) for latency_ns, _, last_ns, _ in parts)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class UncontendedLinks:
     """The uncontended times of collectives on the links of a cluster."""

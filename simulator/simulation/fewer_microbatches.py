@@ -26,6 +26,8 @@ SHOWN_PERIODS = 3.5
 TIMES_FILLING, BESIDE_FILLING = 2.6, 4.1
 """The number of periods of the first guess: so many times the periods that the ranks need to fill the pipeline, during which they
 differ, and so many more. It is enough for most plans with 1F1B of 4 to 32 stages. A wrong guess costs time, never a proof."""
+TIMES_MORE = 1.4
+"""Another guess, in times of the first one."""
 WARM_UP = 4, 7, 14
 """Numbers of microbatches for each rank, before those that are shown, with which periods are looked for, in turn, after that."""
 MOST_OF_ALL = 0.7
@@ -140,19 +142,20 @@ def _candidates(layout: Layout) -> Iterator[int]:
     return iter([number for number in numbers if number <= most])
 
 
-def fewer_microbatches(period: Period) -> Iterator[int]:
-    """Numbers of microbatches with which the periods of a step may become visible, the fewest first, while they save work.
+def fewer_microbatches(period: Period, after: int = 0, spent: int = 0, lacking: int = 0) -> int | None:
+    """The next number of microbatches with which the periods of a step may become visible, larger than the number tried before;
+    None if no further attempt would save work.
 
-    A uniform pipeline repeats itself soon after it is full; where ranks have slack, the slack is used up first.
+    `spent` is the number of microbatches simulated by all attempts, and `lacking` the number of periods by which the last attempt
+    had too few, 0 if unknown. A uniform pipeline repeats itself soon after it is full; where ranks have slack, the slack is used
+    up first.
     """
     shape = period.layout.shape
     left_over = shape.microbatches % period.of_all
     filling = max(begin / slots for (begin, _), slots in zip(period.parts, period.slots, strict=True))
-    slack = ((times * shape.ranks * shape.splits - left_over) / period.of_all for times in WARM_UP)
-    fewest = tried = 0
-    for periods in (TIMES_FILLING * filling + BESIDE_FILLING, *(before + SHOWN_PERIODS for before in slack)):
-        number = left_over + ceil(periods) * period.of_all
-        if fewest < number < shape.microbatches * MOST_OF_ALL - tried:
-            yield number
-            tried += number
-        fewest = max(fewest, number)
+    first = TIMES_FILLING * filling + BESIDE_FILLING
+    slack = ((times * shape.ranks * shape.splits - left_over) / period.of_all + SHOWN_PERIODS for times in WARM_UP)
+    numbers = sorted(left_over + ceil(periods) * period.of_all for periods in (first, TIMES_MORE * first, *slack))
+    least = max(after + 1, left_over + ceil(first) * period.of_all)
+    number = after + lacking * period.of_all if lacking else next((number for number in numbers if number >= least), 0)
+    return number if 0 < number < shape.microbatches * MOST_OF_ALL - spent else None

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +101,11 @@ class _Alike(NamedTuple):
     has_no_image_from_ns: int
 
 
-class _Proven(NamedTuple):
+class _Proof(NamedTuple):
+    """A proof, or what one lacks."""
+
+    lacking: int
+    """The number of further periods that would make it a proof, if they were like the present ones; 0 if it is one."""
     from_ns: int
     lasts_ns: int
     first: tuple[int, ...]
@@ -119,6 +124,8 @@ class Repetition:
         self.copies = [one for one in copies if one] if all(parts) and None not in copies else []
         self.known: dict[int, Repeats | None] = {}
         """Number of additional periods -> the part of the simulated step that stands for them."""
+        self.lacking = 0
+        """The smallest number of further periods that is known to be lacking; 0 if none is."""
 
     def of(self, times: int) -> Repeats | None:
         """The part of the simulated step that stands for `times` more periods; None without proof."""
@@ -132,8 +139,11 @@ class Repetition:
 
     def _together(self, together: int) -> Repeats | None:
         """The part that stands for `together` more periods, if only groups of this many periods are alike."""
-        proven = _proven(self.times, self.copies, together)
+        proven = _proof(self.times, self.copies, together)
         if proven is None:
+            return None
+        if proven.lacking:
+            self.lacking = min(self.lacking or proven.lacking, proven.lacking)
             return None
         steps: list[Array] = [np.zeros(0, dtype=np.int64) for _ in self.labels]
         first = {(one.role, id(one.part)): (one, at) for one, at in zip(self.copies, proven.first, strict=True)}
@@ -226,14 +236,16 @@ def _rows_of_periods(labels: Labels, order: Array, part: _Part) -> tuple[Array, 
     return order[np.repeat(begin, counts) + inside], counts.reshape(part.periods, part.size).sum(axis=1)
 
 
-def _proven(all_times: Sequence[Times], copies: Sequence[_Copies], together: int) -> _Proven | None:
-    """A time at which all ranks have the same state as `together` periods later, and that later time; None if there is none.
+def _proof(all_times: Sequence[Times], copies: Sequence[_Copies], together: int) -> _Proof | None:
+    """A time at which all ranks have the same state as `together` periods later, and that later time, or how many periods that
+    lacks; None if the ranks have no pace in common.
 
     From `since_ns` until the first time everything in progress belongs to periods that happen again, everything in progress at
     the later time is such a repetition, and the repetition continues for twice as long.
     """
     if min(len(one.start_ns) for one in copies) < FEWEST_COPIES + together - 1:
         return None
+    least: _Proof | None = None
     for lasts_ns in dict.fromkeys(copies[0].intervals_ns(together)[::-1].tolist()):
         found = [one.alike(together, lasts_ns) for one in copies]
         alike = [one for one in found if one]
@@ -244,6 +256,9 @@ def _proven(all_times: Sequence[Times], copies: Sequence[_Copies], together: int
         for times in all_times:
             in_progress = (times.start_ns <= at_ns) & (times.arrival_ns > at_ns)
             since_ns = min(since_ns, int(times.start_ns[in_progress].min(initial=at_ns)))
-        if all(one.others_end_ns <= since_ns and one.is_no_image_until_ns <= since_ns + lasts_ns for one in alike):
-            return _Proven(at_ns, lasts_ns, tuple(one.first for one in alike))
-    return None
+        late_ns = max(max(one.others_end_ns, one.is_no_image_until_ns - lasts_ns) for one in alike) - since_ns
+        proof = _Proof(together * max(0, ceil(late_ns / lasts_ns)), at_ns, lasts_ns, tuple(one.first for one in alike))
+        if not proof.lacking:
+            return proof
+        least = proof if least is None else min(least, proof)
+    return least

@@ -167,20 +167,24 @@ def _repeating(
     """A step of fewer microbatches in which a part stands for several; None where there is no proof that it does."""
     one_step = len(counts) == 1 and counts[0] in (None, 1) and scenario.fidelity.collectives != "stepwise"
     period = period_of(layout) if one_step and not steady_state.has_transitions(scenario.perturb) else None
-    for number in fewer_microbatches(period) if period else ():
-        fewer = derived.with_microbatches(scenario, number)
+    number = spent = lacking = 0
+    while period and (number := fewer_microbatches(period, number, spent, lacking) or 0):
+        fewer, lacking = derived.with_microbatches(scenario, number), 0
         try:
             shorter = layout_of(fewer, site, session)
         except UserError:  # the schedule does not support so few microbatches
             continue
-        if not period or not (left_out := period.left_out(shorter)):
+        if not (left_out := period.left_out(shorter)):
             continue
         key = counts[0], period.microbatches, shorter  # the schedule may be a file, which may change
         short_run = partial(_short_run, fewer, shorter, period, site, simulated, slots=slots)
-        found, repetition = session.short_run(fewer, key, short_run) or (None, None)
-        if found and repetition and (repeats := repetition.of(left_out)):
+        if not (simulated_few := session.short_run(fewer, key, short_run)):
+            continue
+        found, repetition = simulated_few
+        if repeats := repetition.of(left_out):
             reason = f"{found.engine_reason}; {number} of {layout.shape.microbatches} microbatches, because all state repeats"
             return replace(found, repeats=repeats, engine_reason=reason)
+        spent, lacking = spent + number, repetition.lacking
     return None
 
 

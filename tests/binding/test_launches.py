@@ -254,6 +254,14 @@ def test_t8_5_few_launches_stay_where_kernels_are_long() -> None:
     assert timeline_of(kept).times.makespan_ns - timeline_of(plain).times.makespan_ns < 50_000
 
 
+def test_t8_5_the_launch_of_the_norm_is_left_out_behind_the_sum_of_a_tied_embedding() -> None:
+    """The norm waits for a sum on another stream, and that for kernels: both are late, and so is the norm."""
+    of = of_plan({"tp": 2, "pp": 4, "dp": 1}, tokens=8192)
+    bound = bound_with(replace(of, model=small_model(tied_embeddings=True)), QUICK)
+    for labels in bound.labels:
+        assert not (labels.is_launch & labels.in_phase("norm")).any()
+
+
 # What a host does
 
 

@@ -155,6 +155,24 @@ def test_a_session_tells_apart_what_differs_in_steps_of_few_microbatches() -> No
         assert kept.metrics == alone.metrics
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_hosts_and_tied_embeddings_leave_periods_alike(schedule: str) -> None:
+    """The norm waits for the sum of the gradients of a tied embedding, and its launch for nothing: no launch stands beside all
+    periods."""
+    of = pipeline(schedule, "slowed", LAUNCHES["quick launches"])
+    of = replace(of, model=small_model(8, tied_embeddings=True), job=replace(of.job, sequence_length=2048))
+    assert check(of)
+
+
+def test_pipelines_on_longer_paths_keep_the_pace_of_the_others() -> None:
+    """Half of the replicas have both stages in one pod. Transfers take the time that was measured, on any path."""
+    cluster = small_cluster(4, nodes_per_pod=3, fabric="ndr-ib")
+    of = replace(pipeline("1f1b", "slowed"), plan=sim.Plan(tp=2, pp=2, dp=4), cluster=cluster)
+    of = replace(of, job=replace(of.job, global_batch=4 * 144))
+    assert simulate_scenario(of).engine_timeline.skeleton.ranks > 2
+    assert check(of)
+
+
 def test_what_is_shown_of_a_run_has_all_microbatches() -> None:
     few, every = measured_twice(pipeline("1f1b"))
     assert "of 144 microbatches" in few.simulated.engine_reason
@@ -197,9 +215,13 @@ def few() -> tuple[Run, int, int]:
     return run, period.microbatches, run.simulated.repeats.times
 
 
+def repetition(of: tuple[Run, int, int], timeline: Any = None, host: Any = None) -> Repetition:
+    run, microbatches, _ = of
+    return Repetition(timeline or run.simulated.timeline, run.simulated.bound.labels, microbatches, host)
+
+
 def proven(of: tuple[Run, int, int], timeline: Any = None, host: Any = None) -> Any:
-    run, microbatches, times = of
-    return Repetition(timeline or run.simulated.timeline, run.simulated.bound.labels, microbatches, host).of(times)
+    return repetition(of, timeline, host).of(of[2])
 
 
 def rows_of(few: tuple[Run, int, int], which: int) -> tuple[Labels, Times, Any]:
@@ -233,6 +255,28 @@ def test_the_proof_looks_at_what_is_still_in_progress(few: tuple[Run, int, int])
     assert not proven(few, Changed(run.timeline, 0, late_ns, later_ns))
 
 
+def test_a_proof_that_fails_says_how_many_periods_it_lacks(few: tuple[Run, int, int]) -> None:
+    run, found = few[0].simulated, proven(few)
+    _, times, microbatch = rows_of(few, 0)
+    first = (microbatch == 0) & (times.arrival_ns < found.from_ns - 3 * found.lasts_ns)
+    for periods in (1, 2):
+        later_ns = np.where(first, found.from_ns + (periods - 1) * found.lasts_ns + 1 - times.arrival_ns, 0)
+        failed = repetition(few, Changed(run.timeline, 0, arrives_later_ns=later_ns))
+        assert failed.of(few[2]) is None
+        assert failed.lacking >= periods
+    assert repetition(few).lacking == 0
+
+
+def test_the_next_attempt_has_the_periods_that_the_last_one_lacked() -> None:
+    period = period_of(layout_of(of := pipeline("1f1b"), site_of(of)))
+    assert period
+    first = fewer_microbatches(period)
+    assert first
+    assert fewer_microbatches(period, first, first, lacking=2) == first + 2 * period.of_all
+    assert (fewer_microbatches(period, first, first) or 0) > first + 2 * period.of_all
+    assert fewer_microbatches(period, first, spent=144) is None
+
+
 def test_the_proof_needs_periods_that_are_left(few: tuple[Run, int, int]) -> None:
     """What comes behind the periods must not begin before two more of them have gone by."""
     run, found = few[0].simulated, proven(few)
@@ -255,7 +299,8 @@ def test_orders_decide_what_a_period_is() -> None:
     of, other = pipeline("zb-h1"), pipeline("1f1b")
     period = period_of(layout_of(of, site_of(of)))
     assert period
-    number = next(fewer_microbatches(period))
+    number = fewer_microbatches(period)
+    assert number
     shorter, foreign = (replace(each, job=replace(each.job, global_batch=2 * number)) for each in (of, other))
     assert period.left_out(layout_of(shorter, site_of(shorter))) == (144 - number) // period.of_all
     assert period.left_out(layout_of(foreign, site_of(foreign))) == 0
