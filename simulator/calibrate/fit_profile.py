@@ -205,7 +205,7 @@ def groups(rows: Iterable[Measured], gpu: Gpu, unused: Counter[str]) -> Iterator
     for (name, dtype, library), pairs in found.items():
         own, kernels_of_rows = zip(*pairs, strict=True)
         family, of_rows = families()[name], own[0].probe.dtype
-        on = machine(gpu, "" if family.any_format else PEAK_OF.get(of_rows, of_rows))
+        on = machine(gpu, "" if family.any_format else of_rows)
         seconds, cold = np.array([row.seconds for row in own]), np.array([row.cold for row in own])
         turns = min(turns_of(row.probe.variant) for row in own)
         loops = np.array([row.launches or launches_in(_loop(row), held[0], gpu.cache_bytes) for row, held in pairs])

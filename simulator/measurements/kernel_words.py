@@ -82,6 +82,8 @@ VARIANTS = {Part.FORWARD: ("fwd",), Part.INPUT_GRADIENT: ("dgrad",), Part.WEIGHT
 """Variants of the GEMMs of each part of training. A weight gradient has two: a 16-bit result, and accumulation into fp32."""
 ACCUMULATES = re.compile(r"wgrad.*acc=true|grad_w")
 """Variants of GEMMs that add their result to an fp32 gradient."""
+OF_BACKWARD = re.compile(r"\b[dw]grad\b")
+"""Variants of other GEMMs of the backward pass. They count as gradients of inputs, whatever their operands."""
 IN_TURN = "tn fwd"
 """Variant of a forward GEMM in tables of inference libraries."""
 TURNS = 6
@@ -258,7 +260,8 @@ def _gemms(probe: Probe) -> tuple[Gemm, ...]:
         sizes = (m, k, n)
     else:
         sizes = (m, n, k)
-    op = "gemm_wgrad" if probe.op in GEMMS and ACCUMULATES.search(variant) else probe.op
+    adds, back = ACCUMULATES.search(variant), OF_BACKWARD.search(variant)
+    op = ("gemm_wgrad" if adds else "gemm_dgrad" if back else probe.op) if probe.op in GEMMS else probe.op
     return gemms_of(op, sizes, probe.batch or 1, element_bytes(probe.dtype))
 
 

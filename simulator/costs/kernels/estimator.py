@@ -81,7 +81,7 @@ class Estimator:
     @property
     def machine(self) -> Machine:
         """The GPU at the peak of the dtype; a dtype that the GPU lacks is refused."""
-        return machine(self.gpu, self.peak_dtype)
+        return machine(self.gpu, self.gemm_dtype)
 
     def machine_for(self, family: KernelFamily) -> Machine:
         """The machine for the kernels of a family: at the tensor peak where one fit of the family holds for every format."""

@@ -158,14 +158,15 @@ def gemm_s(
     element_bytes: float = 2,
     turns: int = 0,
     launches: ArrayLike = BURST,
+    slower: ArrayLike = 1.0,
 ) -> Array:
-    """Seconds of `batch` GEMMs (m, k) x (k, n) with `element_bytes` bytes per element, in a loop of `launches`; arrays of sizes
-    give arrays of times.
+    """Seconds of `batch` GEMMs (m, k) x (k, n) with `element_bytes` bytes per element, in a loop of `launches`, whose arithmetic
+    takes `slower` times as long as usual; arrays of sizes give arrays of times.
 
     Operands are in memory; with `turns` a benchmark repeats the GEMM and cycles through `turns` second operands, which the cache
     may hold.
     """
-    sizes = columns(m, n, k, batch, launches)
+    sizes = columns(m, n, k, batch, launches, slower)
     flat = [size.ravel() for size in sizes]
     out = np.empty(flat[0].shape)
     for start in range(0, out.size, CHUNK_GEMMS):
@@ -197,24 +198,27 @@ def timed_gemm_s(
     cast: Cast = (),
     turns: int = 0,
     launches: ArrayLike = BURST,
+    back: ArrayLike = False,
 ) -> Array:
-    """Seconds of GEMMs of `sizes` m, n, k and batch as timed: `adds` marks GEMMs that accumulate into an fp32 gradient; `cast`
-    adds an unfused cast of the first operand; `turns` is the number of second operands of a repeating benchmark, 0 without one.
+    """Seconds of GEMMs of `sizes` m, n, k and batch as timed: `adds` marks GEMMs that accumulate into an fp32 gradient, `back`
+    those of the backward pass; `cast` adds an unfused cast of the first operand; `turns` is the number of second operands of a
+    repeating benchmark, 0 without one.
     """
     m, n, k, batch = sizes
-    time = gemm_s(constants, machine, m, n, k, batch, element_bytes=element_bytes, turns=turns, launches=launches)
+    how: dict[str, Any] = {"turns": turns, "launches": launches, "slower": np.where(back, machine.exact, 1.0)}
+    time = gemm_s(constants, machine, m, n, k, batch, element_bytes=element_bytes, **how)
     time = time + np.where(adds, accumulation_s(constants, machine, m, n) * batch, 0.0)
     return time + cast_s(cast, machine, m, k, element_bytes) if len(cast) else time
 
 
 def _block(constants: GemmConstants, machine: Machine, sizes: list[Array], element_bytes: float, turns: int) -> Array:
-    *sizes, launches = sizes
+    *sizes, launches, slower = sizes
     m, n, k, batch = sizes
     ideal_s = 2 * batch * m * n * k / machine.flop_per_s
     moved = element_bytes * batch * (m * k + k * n + m * n)
     warm = cached_share(machine, moved + (turns - 1) * element_bytes * batch * k * n) if turns else np.zeros_like(moved)
     bytes_s = (1 - warm) * moved / machine.bytes_per_s
-    tiled_s = _tiled(constants, machine, sizes, element_bytes)
+    tiled_s = _tiled(constants, machine, sizes, element_bytes) * slower
     at_once = constants.power / (tiled_s + constants.power_us / US_PER_S)
     later = constants.throttle / (tiled_s + constants.throttle_us / US_PER_S * (BURST / launches))
     busy_s = constants.limited * tiled_s * (1 + ideal_s * (at_once + later))
@@ -295,6 +299,7 @@ class GemmFamily(KernelFamily):
         sizes = (kernel.m, kernel.n, kernel.k, kernel.batch)
         adds = kernel.part is Part.WEIGHT_GRADIENT and estimator.options.accumulate
         how: dict[str, Any] = {"adds": adds, "turns": estimator.options.turns, "launches": estimator.options.launches}
+        how["back"] = kernel.part is not Part.FORWARD
         return float(timed_gemm_s(constants, machine, sizes, kernel.operand_bytes, **how))
 
     def estimate(self, estimator: Estimator, machine: Machine, kernel: Gemm, chosen: SelectedFit) -> Estimate:
@@ -315,6 +320,7 @@ class GemmFamily(KernelFamily):
     def seconds(self, constants: GemmConstants, timed: TimedKernels, extra: Array) -> Array:
         m, n, k, batch = (timed.column(name) for name in ("m", "n", "k", "batch"))
         how: dict[str, Any] = {"adds": _adds(timed.kernels), "cast": extra[:2], "turns": timed.turns, "launches": timed.loop}
+        how["back"] = np.array([kernel.part is not Part.FORWARD for kernel in timed.kernels])
         time = timed_gemm_s(constants, timed.machine, (m, n, k, batch), timed.element_bytes, **how)
         return timed.per_row(time + spilled_s(extra[2], timed.machine, m, n, k) if len(extra) > 2 else time)
 

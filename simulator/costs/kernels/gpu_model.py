@@ -53,6 +53,10 @@ class Architecture:
     and H100 whose tensors the cache holds move 16 to 20 (microsoft/vidur@7d47513); reads reach 5 TB/s on an RTX 4090: 16."""
     cache_partitions: int = 1
     """Halves of the last-level cache that each hold what the multiprocessors near them use (NVIDIA A100 whitepaper, 2020)."""
+    exact: float = 1.0
+    """Factor on the arithmetic of GEMMs in fp8 with one scale per tensor that add their products in fp32. Hopper's tensor cores
+    add with fewer bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2), so that other units add their sums of 128 products or so:
+    a quarter of the time of the products, of which all but a quarter is hidden. Measured: `EXACT_FORMAT`."""
 
 
 ARCHITECTURES = {
@@ -64,12 +68,18 @@ ARCHITECTURES = {
     "sm_86": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
     "sm_89": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
     "sm_120": Architecture("ampere", threads=1536, cache_cycle_bytes=16),
-    "sm_90": Architecture("hopper", idle_w=122, cache_partitions=2),
+    "sm_90": Architecture("hopper", idle_w=122, cache_partitions=2, exact=1.06),
     "sm_100": Architecture("blackwell", idle_w=200, cache_partitions=2),
     "sm_103": Architecture("blackwell", exponentials=32, idle_w=200, cache_partitions=2),
 }
 """Multiprocessors by architecture. Workstation Blackwell and Ada have faster tensor cores with Ampere's programming model."""
 UNKNOWN = Architecture()
+EXACT_FORMAT = "fp8"
+"""The format whose GEMMs add in fp32 in the backward pass only: fast accumulation (CUBLASLT_MATMUL_DESC_FAST_ACCUM) is on forward
+and off backward in Transformer Engine (_2X_ACC_FPROP, _2X_ACC_DGRAD and _2X_ACC_WGRAD of v0.8 and later; the recipes of v2.8) and
+in torchao (Float8GemmConfig @024fe94). PyTorch's _scaled_mm, called so, was timed at 91 sizes on an H100 and on an H200
+(results/calibration, raw.csv): relative to the shipped fits, the gradients of inputs and of weights take 5.2 to 6.1% longer than
+forward GEMMs (medians of large ones), and in bf16 up to 1.6%."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +94,17 @@ class Machine:
     threads: int = UNKNOWN.threads
     cache_bytes_per_s: float = 0.0
     cache_partitions: int = 1
+    exact: float = 1.0
+    """Factor on the arithmetic of GEMMs in the backward pass (`Architecture.exact`)."""
 
 
 def machine(gpu: Gpu, dtype: str = "") -> Machine:
     """A GPU as a machine in a dtype, for which the GPU must have a peak; without a dtype, at its tensor peak."""
-    peak = gpu.peak(dtype) if dtype else tensor_peak(gpu)
+    peak = gpu.peak(PEAK_OF.get(dtype, dtype)) if dtype else tensor_peak(gpu)
     built, clock = architecture(gpu), clock_per_s(gpu)
     cached = max(gpu.memory_bytes_per_s, built.cache_cycle_bytes * gpu.sms * clock)
-    return Machine(peak, gpu.memory_bytes_per_s, gpu.sms, clock, gpu.cache_bytes, built.threads, cached, built.cache_partitions)
+    caches, exact = (cached, built.cache_partitions), built.exact if dtype == EXACT_FORMAT else 1.0
+    return Machine(peak, gpu.memory_bytes_per_s, gpu.sms, clock, gpu.cache_bytes, built.threads, *caches, exact)
 
 
 def architecture(gpu: Gpu) -> Architecture:
