@@ -215,12 +215,13 @@ def _check_options(engine: str, steps: int | None) -> None:
 def prices_of(scenario: Scenario) -> PricedKernels:
     """Kernel times in the scenario's dtype on its GPU with its software; lowering has split the kernels that are not fused."""
     gpu, framework = scenario.cluster.gpu, scenario.framework
-    accumulates = framework.fusion.accumulation and framework.gradients_of(scenario.job) == "fp32"
     library = "" if framework.attention == UNFUSED else framework.attention
     slower = step_constants.arithmetic() if scenario.fidelity.calibration == "steps" else 1.0
     boards = derived.mesh_of(scenario).ranks if scenario.fidelity.boards == "slowest" else 1
     launches = LAUNCHES[scenario.fidelity.power]
-    software = Options(library, accumulate=accumulates, launches=launches, boards=boards, arithmetic=slower)
+    software = Options(library, launches=launches, boards=boards, arithmetic=slower)
+    adds, gradient_bytes = framework.fusion.accumulation, framework.gradient_bytes(scenario.job)
+    software = replace(software, accumulate=adds, gradient_bytes=gradient_bytes)
     return measured_cost(gpu, scenario.job.activation_dtype, shipped_fits.fits_for(gpu), software)
 
 

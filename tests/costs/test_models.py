@@ -539,7 +539,8 @@ class TestCost:
         found = best_fit_for(h100, SHELF, "gemm", "bf16")
         assert found
         assert isinstance(found.fit.constants, GemmConstants)
-        more_s = accumulation_s(found.fit.constants, Estimator(h100, "bf16", SHELF).machine, 8192, 8192)
+        took_s = cost(LARGE) / NS_PER_S
+        more_s = accumulation_s(found.fit.constants, Estimator(h100, "bf16", SHELF).machine, 8192, 8192, took_s)
         assert cost(gradient) - cost(LARGE) == pytest.approx(float(more_s) * NS_PER_S, abs=2)
 
     def test_what_is_not_there_is_refused(self) -> None:

@@ -45,7 +45,9 @@ class Options:
     tensor_cores: bool = True
     """Whether GEMMs in fp32 run as TF32."""
     accumulate: bool = True
-    """Whether weight gradients are accumulated in fp32."""
+    """Whether GEMMs add weight gradients to those of earlier microbatches themselves."""
+    gradient_bytes: int = 4
+    """Bytes per element of these gradients."""
     turns: int = 0
     """Number of second operands that a benchmark cycles through when it repeats a GEMM; 0 without repetition."""
     launches: float = BURST

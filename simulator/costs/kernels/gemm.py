@@ -70,6 +70,8 @@ REFERENCE_TILE = 2 * 256 * 128 / (256 + 128)
 """Reuse (2 tm tn / (tm + tn)) of the tile that reaches the `compute` fraction."""
 ACCUMULATED_BYTES = 8
 """Bytes per element for accumulating a weight gradient in fp32: a read and a write."""
+PLAIN_BYTES, FP32_BYTES = 2, 4
+"""Bytes of an element of the result of a GEMM that accumulates nothing, and of an fp32 gradient."""
 DRIFT_SHARE = 2.0**-4
 """Share of the inner dimension by which tiles in flight drift apart, chosen among powers of 1/2 by splits of fp32 GEMMs."""
 CHUNK_GEMMS = 4096
@@ -136,7 +138,7 @@ class GemmConstants:
     limited: float = constant(1.0, positive=True, optional=True)
     """Factor on the time of the arithmetic on a board with another limit of power than the measured board."""
     accumulate: float = constant(0.5, 1.0, sometimes=True)
-    """Share of the traffic of fp32 gradient accumulation that is not hidden."""
+    """Share of the traffic of fp32 gradient accumulation that long GEMMs do not hide."""
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
     """Slowdown of experts whose channels are not a multiple of 16, for which loads of their kernels are compiled."""
     reread: float = constant(0.0, 2.0, sometimes=True, optional=True)
@@ -175,10 +177,19 @@ def gemm_s(
     return out.reshape(sizes[0].shape)
 
 
-def accumulation_s(constants: GemmConstants, machine: Machine, m: ArrayLike, n: ArrayLike) -> Array:
-    """Seconds of a weight gradient beyond its GEMM, when the gradient is accumulated in fp32."""
-    m, n = columns(m, n)
-    return constants.accumulate * ACCUMULATED_BYTES * m * n / (constants.memory * machine.bytes_per_s)
+def accumulation_s(
+    constants: GemmConstants, machine: Machine, m: ArrayLike, n: ArrayLike, gemm_s: ArrayLike, width: int = FP32_BYTES
+) -> Array:
+    """Seconds of weight gradients beyond their GEMMs of `gemm_s` seconds, accumulated in elements of `width` bytes.
+
+    All of the traffic adds to a short GEMM, and to a long one the share of the constant, which was fitted to long ones in fp32. A
+    gradient in fp32 moves 6 bytes more than the 16-bit result of a GEMM, a gradient in 16 bits 2 more, to be read.
+    """
+    m, n, alone_s = columns(m, n, gemm_s)
+    moved = ACCUMULATED_BYTES * (2 * width - PLAIN_BYTES) / (2 * FP32_BYTES - PLAIN_BYTES)
+    moved_s = moved * m * n / (constants.memory * machine.bytes_per_s)
+    took_s: Array = moved_s * (constants.accumulate + (1 - constants.accumulate) * moved_s / (moved_s + alone_s))
+    return took_s
 
 
 def cast_s(cast: Cast, machine: Machine, m: ArrayLike, k: ArrayLike, element_bytes: float) -> Array:
@@ -199,15 +210,17 @@ def timed_gemm_s(
     turns: int = 0,
     launches: ArrayLike = BURST,
     back: ArrayLike = False,
+    width: int = FP32_BYTES,
 ) -> Array:
-    """Seconds of GEMMs of `sizes` m, n, k and batch as timed: `adds` marks GEMMs that accumulate into an fp32 gradient, `back`
-    those of the backward pass; `cast` adds an unfused cast of the first operand; `turns` is the number of second operands of a
-    repeating benchmark, 0 without one.
+    """Seconds of GEMMs of `sizes` m, n, k and batch as timed: `adds` marks GEMMs that accumulate into a gradient of `width` bytes
+    per element, `back` those of the backward pass; `cast` adds an unfused cast of the first operand; `turns` is the number of
+    second operands of a repeating benchmark, 0 without one.
     """
     m, n, k, batch = sizes
     how: dict[str, Any] = {"turns": turns, "launches": launches, "slower": np.where(back, machine.exact, 1.0)}
     time = gemm_s(constants, machine, m, n, k, batch, element_bytes=element_bytes, **how)
-    time = time + np.where(adds, accumulation_s(constants, machine, m, n) * batch, 0.0)
+    batch = np.asarray(batch)
+    time = time + np.where(adds, accumulation_s(constants, machine, m, n, time / batch, width) * batch, 0.0)
     return time + cast_s(cast, machine, m, k, element_bytes) if len(cast) else time
 
 
@@ -299,7 +312,7 @@ class GemmFamily(KernelFamily):
         sizes = (kernel.m, kernel.n, kernel.k, kernel.batch)
         adds = kernel.part is Part.WEIGHT_GRADIENT and estimator.options.accumulate
         how: dict[str, Any] = {"adds": adds, "turns": estimator.options.turns, "launches": estimator.options.launches}
-        how["back"] = kernel.part is not Part.FORWARD
+        how |= {"back": kernel.part is not Part.FORWARD, "width": estimator.options.gradient_bytes}
         return float(timed_gemm_s(constants, machine, sizes, kernel.operand_bytes, **how))
 
     def estimate(self, estimator: Estimator, machine: Machine, kernel: Gemm, chosen: SelectedFit) -> Estimate:
