@@ -15,6 +15,7 @@ from ..plan.recomputation import Recompute
 from ..program.layout import as_taken, placements_of
 from ..program.slot import Shape
 from ..schedules._vocabulary import BARRIERS
+from ..workload.framework import Framework
 from ..workload.learning import train_flop_per_token
 from . import token_shares
 from .scenario import Scenario
@@ -54,6 +55,14 @@ def divisible_state(scenario: Scenario) -> bool:
 def microbatches(scenario: Scenario) -> int:
     """Microbatches of one replica in one step."""
     return max(1, scenario.job.global_batch // (data_parallel_degree(scenario) * scenario.job.microbatch_size))
+
+
+def software(scenario: Scenario) -> Framework:
+    """The framework, without what the GPU lacks."""
+    framework = scenario.framework
+    if not framework.low_precision.any_layout or scenario.cluster.gpu.reads_any_layout:
+        return framework
+    return replace(framework, low_precision=replace(framework.low_precision, any_layout=False))
 
 
 def flop_of_step(scenario: Scenario) -> float:

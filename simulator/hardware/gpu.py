@@ -35,6 +35,9 @@ BLOCK_SCALED = {"mxfp8": "nvfp4"}
 """Dtype with scaling in the tensor cores -> the four-bit format that only such tensor cores have."""
 
 
+ANY_LAYOUT = ("sm_100", "sm_103")
+"""Architectures whose tensor cores read operands in eight bits in any layout (PTX ISA, tcgen05.mma)."""
+
 WIDE_FORMATS = ("fp16", "bf16", "fp32")
 """Formats, at least one of which every GPU must have a peak for."""
 
@@ -102,6 +105,11 @@ class Gpu(Declared):
         dtype = PEAK_OF.get(dtype, dtype)
         tensor_dtype = TENSOR_CORE_DTYPE.get(dtype, dtype)
         return self.peak(tensor_dtype if tensor_dtype in self.peak_flop_per_s else dtype)
+
+    @property
+    def reads_any_layout(self) -> bool:
+        """Whether tensor cores read operands in eight bits in any layout; others need the inner dimension to be contiguous."""
+        return self.architecture in ANY_LAYOUT
 
     def runs(self, dtype: str) -> bool:
         """Whether the GPU can run GEMMs in a dtype."""

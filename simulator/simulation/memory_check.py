@@ -66,7 +66,7 @@ def _account(scenario: Scenario, layout: Layout, slots: Slots, kept: Kept) -> Ac
     plan, dp = derived.placed(scenario), derived.replicas(scenario)
     unblocked, job = replace(plan, overlap=replace(plan.overlap, pp=True)), replace(scenario.job, global_batch=1)
     terms, of = terms_of(scenario, layout), (scenario.model, unblocked, job, layout.sampled)
-    options: dict[str, Any] = {"dp": dp, "framework": scenario.framework}
+    options: dict[str, Any] = {"dp": dp, "framework": derived.software(scenario)}
     key = *of, *options.values(), terms
     return kept.of(key, lambda: Account(lower(*of, **options, slots=slots()), terms))
 
@@ -75,7 +75,7 @@ def slots_of(scenario: Scenario, layout: Layout, kept: Kept | None = None) -> tu
     """The lowered slots of a single microbatch of a layout, which its memory and its program share."""
     plan, job, dp = derived.placed(scenario), scenario.job, derived.replicas(scenario)
     kept = Kept(0) if kept is None else kept
-    return kept_slots(scenario.model, plan, job, layout.sampled, dp=dp, framework=scenario.framework, kept=kept)
+    return kept_slots(scenario.model, plan, job, layout.sampled, dp=dp, framework=derived.software(scenario), kept=kept)
 
 
 def _check_host(scenario: Scenario, needed_bytes: int, *, allow_oom: bool) -> None:

@@ -285,7 +285,9 @@ def program_of(scenario: Scenario, steps: int | None = 1, layout: Layout | None 
     The slots have the order of the given layout, or else of the scenario's schedule, and may be lowered already.
     """
     layout, plan, dp = layout or layout_of(scenario), derived.placed(scenario), derived.replicas(scenario)
-    return lower(scenario.model, plan, scenario.job, layout, dp=dp, steps=steps, framework=scenario.framework, slots=slots)
+    return lower(
+        scenario.model, plan, scenario.job, layout, dp=dp, steps=steps, framework=derived.software(scenario), slots=slots
+    )
 
 
 def bound_of(scenario: Scenario, program: Program, site: Site | None = None) -> Bound:

@@ -30,7 +30,7 @@ def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) 
     layout = _one_microbatch(schedule, replace(shape, microbatches=1, splits=1))
     layout = with_vocabulary(layout, scenario.plan.vocabulary) if scenario.plan.shares_vocabulary else layout
     whole = replace(derived.placed(scenario), splits=1, sharding="none", overlap=replace(scenario.plan.overlap, pp=True))
-    program = weights_cast_before(lower(scenario.model, whole, scenario.job, layout, dp=1, framework=scenario.framework))
+    program = weights_cast_before(lower(scenario.model, whole, scenario.job, layout, dp=1, framework=derived.software(scenario)))
     bound = bind(program, derived.mesh_of(scenario), replace(site, perturbations=(), sms=None), gpus=derived.gpus_of(scenario))
     expansion = fold(bound.skeleton)
     times = heap.simulate(with_fixed_durations(expansion.graph))

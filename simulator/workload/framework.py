@@ -104,6 +104,11 @@ class LowPrecision(Declared):
         "unless scales come from earlier steps",
     ] = False
     narrow_gathers: Annotated[bool, "whether the all-gathers of sequence parallelism carry the narrow format"] = True
+    any_layout: Annotated[
+        bool,
+        "whether fp8 GEMMs read operands in the layout that they have, without transposed copies, on GPUs that can: Blackwell "
+        "of data centres",
+    ] = False
 
     @property
     def keeps_narrow_inputs(self) -> bool:

@@ -271,6 +271,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "weight_gradients": (software("fp8"), False),
         "keeps_narrow": (software("fp8"), False),
         "narrow_gathers": (software("fp8"), False),
+        "any_layout": (replace(software("fp8"), cluster=sim.cluster("dgx-b200", nodes=1)), True),
         "keeps_original": (software("fp8", low_precision=LowPrecision(scaling="current")), True),
     },
     Overlaps: {

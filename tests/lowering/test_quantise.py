@@ -138,6 +138,26 @@ def test_t10_2_the_bytes_of_a_cast() -> None:
         assert cast.traffic_bytes == 1024 * 2816 * (2 + written)
 
 
+def laid_out(cluster: str, dtype: str, **recipe: bool) -> dict[str, int]:
+    """The kernels beside GEMMs, by name, with the bytes that they move."""
+    of = scenario(dtype=dtype, low_precision=LowPrecision(norm_casts=False, **recipe))
+    ops = computed(program_of(replace(of, cluster=sim.cluster(cluster, nodes=1))))
+    return {op.name: op.kernel.traffic_bytes for op in ops if isinstance(op.kernel, Rowwise)}
+
+
+def test_t10_2_gpus_that_read_any_layout_need_no_transposed_copy() -> None:
+    two, one = (laid_out("dgx-b200", "fp8", any_layout=here) for here in (False, True))
+    assert {name for name in two if name not in one} == {name for name in two if name.endswith("transpose")} != set()
+    written = {name: two[name] - one[name] for name in one if two[name] != one[name]}
+    assert written["1.mlp_down.cast"] == 1024 * 2816 // 2, "a byte of every element, on one of two ranks"
+    assert {"1.mlp_up.dgrad.cast", "1.mlp_up.weights", "1.attention_out.weights"} < set(written)
+
+
+@pytest.mark.parametrize("cluster, dtype", [("dgx-h100", "fp8"), ("dgx-b200", "mxfp8")])
+def test_t10_2_other_gpus_and_scales_of_blocks_need_both_copies(cluster: str, dtype: str) -> None:
+    assert laid_out(cluster, dtype, any_layout=True) == laid_out(cluster, dtype)
+
+
 def test_t10_6_gathers_carry_what_was_cast() -> None:
     def gathered(dtype: str, **recipe: bool) -> dict[str, int]:
         program = program_of(scenario(dtype=dtype, low_precision=LowPrecision(**recipe)))

@@ -2,8 +2,9 @@
 
 Attention, norms, activations and the projection to the vocabulary stay in the wide format. The input of a linear layer, its
 weights and the gradient of its output are each cast once before the GEMMs, into two copies: one unchanged in layout and one
-transposed, or scaled across, for the GEMM along tokens. A norm or an activation can write the copies instead of its own result.
-Scales come from earlier steps (delayed), from the present tensor (current, nvfp4: one more read of the tensor), or from blocks.
+transposed, or scaled across, for the GEMM along tokens. With one scale, GPUs that read any layout need no second copy. A norm or
+an activation can write the copies instead of its own result. Scales come from earlier steps (delayed), from the present tensor
+(current, nvfp4: one more read of the tensor), or from blocks.
 With sequence parallelism cast shares are gathered. Scales of blocks go along one dimension: the gradient of a result, which two
 GEMMs need, is gathered in both copies (`_all_gather_mxfp8` in transformer_engine/pytorch/distributed.py). References:
 Micikevicius et al., arXiv 2209.05433; NVIDIA Transformer Engine.
@@ -53,6 +54,11 @@ class Quantisation:
     def casts_in_every_pass(self, op: Compute) -> bool:
         """Whether every forward pass casts the weights of a GEMM, not only the first of a step."""
         return not self.recipe.cached_weights or self.gathered_anew[op.expert]
+
+    @property
+    def transposes(self) -> bool:
+        """Whether GEMMs along tokens need copies of their own, transposed or scaled across."""
+        return self.dtype != TENSOR_SCALED or not self.recipe.any_layout
 
     @property
     def reads_for_scale(self) -> bool:
@@ -146,7 +152,7 @@ class _Caster:
         return op.part is Part.FORWARD and bool(_gemm(op).dtype) and not self.formats.casts_in_every_pass(op)
 
     def _weights(self, op: Compute) -> Iterator[AnyOp]:
-        casts = self._casts(op, "weights", _gemm(op).k, _gemm(op).n, 2)
+        casts = self._casts(op, "weights", _gemm(op).k, _gemm(op).n, 1 + self.formats.transposes)
         return (replace(cast, purpose=Purpose.CAST_WEIGHTS, rows_of_variants=()) for cast in casts)
 
     def _collective(self, op: Collective) -> None:
@@ -183,7 +189,7 @@ class _Caster:
         kernel = _gemm(op)
         # one for the GEMM itself, and one transposed for the weight gradient
         transposed = self.formats.keeps_narrow(op) if op.part is Part.FORWARD else self.formats.recipe.weight_gradients
-        transposed = transposed and not op.frozen
+        transposed = transposed and not op.frozen and self.formats.transposes
         copies = 2 if transposed and not (gathered and self.formats.dtype == TENSOR_SCALED) else 1
         if not self._written_by_last(copies):
             self.out += self._casts(op, "cast", kernel.m // (self.formats.shares if gathered else 1), kernel.k, copies)
@@ -206,7 +212,7 @@ class _Caster:
     def _casts_for_weight_gradient(self, op: Compute) -> Iterator[AnyOp]:
         """Casts and transposes before a weight gradient, for operands that were gathered or kept without a transposed copy."""
         kernel, name = _gemm(op), op.operator
-        arriving = self.formats.dtype == TENSOR_SCALED and self.formats.recipe.narrow_gathers
+        arriving = self.formats.dtype == TENSOR_SCALED and self.formats.recipe.narrow_gathers and self.formats.transposes
         regathers = {(name, part, Purpose.REGATHER) for part in (Part.INPUT_GRADIENT, Part.WEIGHT_GRADIENT)}
         if not self.formats.keeps_narrow(op):
             yield from self._casts(op, "cast", kernel.k, kernel.m, 1)
