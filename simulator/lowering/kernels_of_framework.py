@@ -194,6 +194,9 @@ def _rowwise(kernel: Kernel | None) -> Rowwise:
 def _pieces(op: BlockOp, framework: Framework, tp: int, dtype: str) -> list[BlockOp]:
     """The kernels that a framework runs for an operator."""
     kernel, kind = op.forward, _kind(op)
+    if isinstance(kernel, Attention) and framework.repeated_keys and kernel.kv_heads < kernel.heads:
+        *copies, whole = _repeated(op, kernel)
+        return [*copies, *_pieces(whole, framework, tp, dtype)]
     if isinstance(kernel, Attention) and framework.attention == UNFUSED:
         return _attention(op, kernel, framework, tp, dtype)
     apart = PIECES.get(kind)
@@ -202,6 +205,20 @@ def _pieces(op: BlockOp, framework: Framework, tp: int, dtype: str) -> list[Bloc
         apart = "activation", ((gate, 2, 0), multiply), (multiply, multiply, (f"{gate}_backward", 3, 0))
     found = [op] if apart is None or getattr(framework.fusion, apart[0]) else _split(op, apart[1], apart[2])
     return [*_wide_logits(op, framework), *found, *_metrics(op, framework, late=False)] if kind == LOSS_OPERATOR else found
+
+
+def _repeated(op: BlockOp, few: Attention) -> Iterator[BlockOp]:
+    """Attention with keys and values of their own for every head, after the kernels that copy them; the backward pass adds up the
+    gradients of the heads that share them. Attention keeps the copies."""
+    tokens, width, shares = few.batch * few.seq, few.element_bytes, few.kv_heads / few.heads
+    for name, depth in zip(("keys", "values"), few.widths, strict=True):
+        copied = Rowwise("repeat", tokens, few.heads * depth, width, (1 + shares) * width)
+        yield BlockOp(f"{op.name}_{name}", copied, Split.INNER, replace(copied, op="sum"))
+    back = op.input_gradient
+    back = replace(back, kv_heads=few.heads) if isinstance(back, Attention) else back
+    more_bytes = tokens * (few.heads - few.kv_heads) * sum(few.widths) * width
+    whole = replace(few, kv_heads=few.heads)
+    yield replace(op, forward=whole, input_gradient=back, saved_bytes=op.saved_bytes + more_bytes)
 
 
 def _wide_logits(loss: BlockOp, framework: Framework) -> Iterator[BlockOp]:

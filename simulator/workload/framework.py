@@ -223,6 +223,11 @@ class Framework(Declared):
         "whether with sequence parallelism a layer that tensor-parallel ranks divide by columns keeps its input as gathered, as "
         "DTensor does; else the share of a rank, which the backward pass gathers again",
     ] = False
+    repeated_keys: Annotated[
+        bool,
+        "whether keys and values are copied for every head that shares them, before attention, as by repeat_kv of Llama's code; "
+        "ranks of a ring exchange the copies",
+    ] = False
     gradients: Annotated[
         Literal["fp32", "bf16", "fp16", "by-dtype"],
         "number format of accumulating and reducing gradients; by-dtype: fp16 for jobs in fp16, else fp32, as in Megatron-LM",
