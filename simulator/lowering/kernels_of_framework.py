@@ -82,6 +82,16 @@ PIECES: dict[str, tuple[str, tuple[Piece, ...], tuple[Piece, ...]]] = {
     LOSS_OPERATOR: ("cross_entropy", LOSS, LOSS_BACKWARD),
 }
 """Operator -> the field of `Fusion` that keeps the operator whole, and the forward and backward kernels of a split operator."""
+PERMUTE, UNPERMUTE = "permute", "unpermute"
+PERMUTATIONS: dict[str, tuple[tuple[Piece, ...], tuple[Piece, ...]]] = {
+    PERMUTE: ((("gather", 2, 0),), (("scatter", 3, 0),)),
+    UNPERMUTE: (
+        (("zero", 1, 0), ("scatter", 2, 0), ("multiply", 2, 0), ("sum", 1, 0)),
+        (("multiply", 2, 0), ("multiply", 3, 0), ("sum", 1, 0), ("gather", 2, 0)),
+    ),
+}
+"""Permutation of tokens -> its forward and backward kernels in PyTorch, as in permute and unpermute of
+megatron/core/transformer/moe/moe_utils.py, NVIDIA/Megatron-LM core_v0.8.0. Backward, rows of a token are added up in place."""
 
 
 def framework_kernels(
@@ -203,8 +213,17 @@ def _pieces(op: BlockOp, framework: Framework, tp: int, dtype: str) -> list[Bloc
     if kind.endswith(GATED):
         gate, multiply = kind.removesuffix(GATED), ("multiply", 3, 0)
         apart = "activation", ((gate, 2, 0), multiply), (multiply, multiply, (f"{gate}_backward", 3, 0))
+    if op.name in PERMUTATIONS and not framework.fusion.permutation:
+        return _permuted(op)
     found = [op] if apart is None or getattr(framework.fusion, apart[0]) else _split(op, apart[1], apart[2])
     return [*_wide_logits(op, framework), *found, *_metrics(op, framework, late=False)] if kind == LOSS_OPERATOR else found
+
+
+def _permuted(op: BlockOp) -> list[BlockOp]:
+    """The kernels of a permutation of tokens in PyTorch. Gradients of the router's weights need the rows that these multiply."""
+    whole = _rowwise(op.forward)
+    rows_bytes = whole.rows * whole.columns * int(whole.element_bytes) if op.name == UNPERMUTE else 0
+    return _split(replace(op, saved_bytes=op.saved_bytes + rows_bytes), *PERMUTATIONS[op.name])
 
 
 def _repeated(op: BlockOp, few: Attention) -> Iterator[BlockOp]:

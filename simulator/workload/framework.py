@@ -40,6 +40,11 @@ class Fusion(Declared):
         "whether projection to the vocabulary and loss run in chunks of tokens, so that the logits of all tokens never exist, as "
         "in Liger Kernel; where tensor-parallel ranks divide the vocabulary, they do not",
     ] = False
+    permutation: Annotated[
+        bool,
+        "whether one kernel copies tokens into the order of their experts, and one adds them up again; else operators of "
+        "PyTorch, which keep the rows that the router's weights multiply",
+    ] = True
     accumulation: Annotated[bool, "whether GEMMs add weight gradients to those of earlier microbatches themselves"] = True
     optimizer: Annotated[bool, "whether one kernel updates all parameters"] = True
 

@@ -234,6 +234,7 @@ CASES: dict[str, Case] = {
     "framework.fusion.softmax": Case(False, {"framework.attention": "unfused"}),
     "framework.fusion.cross_entropy": Case(False),
     "framework.fusion.linear_cross_entropy": Case(True, {"plan": {"tp": 1}}),
+    "framework.fusion.permutation": Case(False, MOE),
     "framework.fusion.accumulation": Case(False),
     "framework.fusion.optimizer": Case(False),
     "framework.host.kernel": Case("40 us", HOST),

@@ -248,6 +248,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "softmax": (software(attention="unfused"), False),
         "cross_entropy": (software(), False),
         "linear_cross_entropy": (replace(software(), plan=sim.Plan(pp=2)), True),
+        "permutation": (mixture(), False),
         "accumulation": (software(), False),
         "optimizer": (software(), False),
     },
