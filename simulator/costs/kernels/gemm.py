@@ -182,8 +182,9 @@ def accumulation_s(
 ) -> Array:
     """Seconds of weight gradients beyond their GEMMs of `gemm_s` seconds, accumulated in elements of `width` bytes.
 
-    All of the traffic adds to a short GEMM, and to a long one the share of the constant, which was fitted to long ones in fp32. A
-    gradient in fp32 moves 6 bytes more than the 16-bit result of a GEMM, a gradient in 16 bits 2 more, to be read.
+    All of the traffic adds to a short GEMM, and to a long one the share of the constant, which was fitted to long ones in fp32.
+    GEMMs of a group count as infinitely long: they run on several streams, where one hides what another one adds. A gradient in
+    fp32 moves 6 bytes more than the 16-bit result of a GEMM, a gradient in 16 bits 2 more, to be read.
     """
     m, n, alone_s = columns(m, n, gemm_s)
     moved = ACCUMULATED_BYTES * (2 * width - PLAIN_BYTES) / (2 * FP32_BYTES - PLAIN_BYTES)
@@ -219,8 +220,8 @@ def timed_gemm_s(
     m, n, k, batch = sizes
     how: dict[str, Any] = {"turns": turns, "launches": launches, "slower": np.where(back, machine.exact, 1.0)}
     time = gemm_s(constants, machine, m, n, k, batch, element_bytes=element_bytes, **how)
-    batch = np.asarray(batch)
-    time = time + np.where(adds, accumulation_s(constants, machine, m, n, time / batch, width) * batch, 0.0)
+    alone_s = np.where(np.asarray(batch) > 1, np.inf, time)
+    time = time + np.where(adds, accumulation_s(constants, machine, m, n, alone_s, width) * batch, 0.0)
     return time + cast_s(cast, machine, m, k, element_bytes) if len(cast) else time
 
 
