@@ -9,9 +9,8 @@ from typing import Literal
 import pytest
 
 from simulator.config import shipped_fits
+from simulator.costs.kernels.accumulation import accumulation_s
 from simulator.costs.kernels.estimator import Estimator, Options
-from simulator.costs.kernels.gemm import GemmConstants, accumulation_s
-from simulator.costs.kernels.gpu_model import machine
 from simulator.kernels import Gemm, Part
 from simulator.measurements import csv_tables
 from simulator.simulation.simulate import prices_of
@@ -20,19 +19,19 @@ from simulator.validate import kernels, report
 from ..project.source import ROOT
 from ..small_scenarios import scenario
 
-CONSTANTS = GemmConstants(accumulate=0.3, memory=1.0)
+SHARE, BYTES_PER_S = 0.3, 3e12
 LONG, SHORT = 1e6, 0.0
 GRADIENT = Gemm(4096, 4096, 8192, 2, Part.WEIGHT_GRADIENT)
 
 
 def added_s(alone_s: float, width: int = 4) -> float:
-    return float(accumulation_s(CONSTANTS, machine(shipped_fits.gpu("h100")), 4096, 4096, alone_s, width))
+    return float(accumulation_s(SHARE, BYTES_PER_S, 4096, 4096, alone_s, width))
 
 
 def test_a_short_gemm_hides_nothing_and_a_long_one_what_the_constant_says() -> None:
-    moved_s = 8 * 4096**2 / machine(shipped_fits.gpu("h100")).bytes_per_s
+    moved_s = 8 * 4096**2 / BYTES_PER_S
     assert added_s(SHORT) == pytest.approx(moved_s)
-    assert added_s(LONG) == pytest.approx(0.3 * moved_s)
+    assert added_s(LONG) == pytest.approx(SHARE * moved_s)
     assert added_s(LONG) < added_s(moved_s) == pytest.approx(0.65 * moved_s)
 
 

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from simulator.config import catalog, shipped_fits
 from simulator.config.catalog import gpu_named
+from simulator.costs.kernels.accumulation import accumulation_s
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s, backward_over_forward
 from simulator.costs.kernels.estimator import Estimator, Options, measured_cost
 from simulator.costs.kernels.experts import moe_s
 from simulator.costs.kernels.family import Estimate, Fit
 from simulator.costs.kernels.fit_choice import best_fit_for, known_library
 from simulator.costs.kernels.gemm import FAMILY as GEMM
-from simulator.costs.kernels.gemm import TILES, GemmConstants, accumulation_s, gemm_s
+from simulator.costs.kernels.gemm import TILES, GemmConstants, gemm_s
 from simulator.costs.kernels.gpu_model import Machine, clock_per_s, machine
 from simulator.costs.kernels.rowwise import RATIOS, TRIP_CYCLES, RowwiseConstants, Speed, lookup_s, rowwise_s, speed_of
 from simulator.errors import UserError
@@ -540,7 +541,8 @@ class TestCost:
         assert found
         assert isinstance(found.fit.constants, GemmConstants)
         took_s = cost(LARGE) / NS_PER_S
-        more_s = accumulation_s(found.fit.constants, Estimator(h100, "bf16", SHELF).machine, 8192, 8192, took_s)
+        c = found.fit.constants
+        more_s = accumulation_s(c.accumulate, c.memory * h100.memory_bytes_per_s, 8192, 8192, took_s)
         assert cost(gradient) - cost(LARGE) == pytest.approx(float(more_s) * NS_PER_S, abs=2)
 
     def test_what_is_not_there_is_refused(self) -> None:

@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part
 from ...units import US_PER_S
+from .accumulation import FP32_BYTES, accumulation_s
 from .deep_gemm import DEEP_TILES, SPILL_START, SPILL_US, spilled_s
 from .estimator import Estimator
 from .family import (
@@ -68,10 +69,6 @@ PARTIAL_BYTES = 4
 """Bytes per partial sum of a split GEMM (fp32)."""
 REFERENCE_TILE = 2 * 256 * 128 / (256 + 128)
 """Reuse (2 tm tn / (tm + tn)) of the tile that reaches the `compute` fraction."""
-ACCUMULATED_BYTES = 8
-"""Bytes per element for accumulating a weight gradient in fp32: a read and a write."""
-PLAIN_BYTES, FP32_BYTES = 2, 4
-"""Bytes of an element of the result of a GEMM that accumulates nothing, and of an fp32 gradient."""
 DRIFT_SHARE = 2.0**-4
 """Share of the inner dimension by which tiles in flight drift apart, chosen among powers of 1/2 by splits of fp32 GEMMs."""
 CHUNK_GEMMS = 4096
@@ -177,22 +174,6 @@ def gemm_s(
     return out.reshape(sizes[0].shape)
 
 
-def accumulation_s(
-    constants: GemmConstants, machine: Machine, m: ArrayLike, n: ArrayLike, gemm_s: ArrayLike, width: int = FP32_BYTES
-) -> Array:
-    """Seconds of weight gradients beyond their GEMMs of `gemm_s` seconds, accumulated in elements of `width` bytes.
-
-    All of the traffic adds to a short GEMM, and to a long one the share of the constant, which was fitted to long ones in fp32.
-    GEMMs of a group count as infinitely long: they run on several streams, where one hides what another one adds. A gradient in
-    fp32 moves 6 bytes more than the 16-bit result of a GEMM, a gradient in 16 bits 2 more, to be read.
-    """
-    m, n, alone_s = columns(m, n, gemm_s)
-    moved = ACCUMULATED_BYTES * (2 * width - PLAIN_BYTES) / (2 * FP32_BYTES - PLAIN_BYTES)
-    moved_s = moved * m * n / (constants.memory * machine.bytes_per_s)
-    took_s: Array = moved_s * (constants.accumulate + (1 - constants.accumulate) * moved_s / (moved_s + alone_s))
-    return took_s
-
-
 def cast_s(cast: Cast, machine: Machine, m: ArrayLike, k: ArrayLike, element_bytes: float) -> Array:
     """Seconds of an unfused cast of an m x k operand from 16 bits to elements of `element_bytes` bytes."""
     m, k = columns(m, k)
@@ -221,7 +202,8 @@ def timed_gemm_s(
     how: dict[str, Any] = {"turns": turns, "launches": launches, "slower": np.where(back, machine.exact, 1.0)}
     time = gemm_s(constants, machine, m, n, k, batch, element_bytes=element_bytes, **how)
     alone_s = np.where(np.asarray(batch) > 1, np.inf, time)
-    time = time + np.where(adds, accumulation_s(constants, machine, m, n, alone_s, width) * batch, 0.0)
+    memory_bytes_per_s = constants.memory * machine.bytes_per_s
+    time = time + np.where(adds, accumulation_s(constants.accumulate, memory_bytes_per_s, m, n, alone_s, width) * batch, 0.0)
     return time + cast_s(cast, machine, m, k, element_bytes) if len(cast) else time
 
 
