@@ -42,6 +42,8 @@ NO_HOST = {
     "host": dict.fromkeys(("kernel", "compiled_kernel", "collective", "graph"), "0 us"),
     "cuda_graphs": False,
     "p2p_sync": False,
+    "host_waits": [],
+    "input_launches": 0,
     "launch_blocking": False,
 }
 VARIANTS: Mapping[str, Variant] = {

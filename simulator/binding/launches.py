@@ -1,7 +1,8 @@
 """Launch overhead: the host thread of a rank launches its kernels and collectives one after the other.
 
 An operation starts only when its launch has ended; the host runs ahead of the GPU and waits for it only at a barrier: where
-it reads a number (the norm of the gradients), and in some software after every exchange of transfers that block compute.
+it reads a number (the norm of the gradients), and in some software after every exchange of transfers that block compute, or once
+or several times in every microbatch.
 So the ends of all launches between two barriers are known beforehand, counted from the end of the first barrier; an operation
 is *due* at the end of its launch. The engine has no notion of launches: a host is a communicator of one rank, whose turns move
 no bytes and take as long as the launches that they represent.
@@ -31,6 +32,8 @@ from ..engine.template import Template
 from ..program.labels import Labels
 from ..program.operations import COMPUTE, HOST, AnyOp, Collective, Transfer
 from ..program.program import WAIT
+from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT
+from ..workload.framework import HostWait
 from .collective_policy import BARRIER
 
 GRAPHED = ("F", "B", "I", "W", "optimizer")
@@ -56,6 +59,10 @@ class Host:
     """Launch of a whole slot, or of the optimizer, as one CUDA graph; None launches its kernels one by one."""
     waits_for_transfers: bool = False
     """Whether operations after a wait for transfers are launched only after that wait."""
+    waits: tuple[HostWait, ...] = ()
+    """Where in every microbatch the host waits for what it has launched."""
+    input_launches: int = 0
+    """Number of kernel launches before the forward passes of the first and the last stage, of kernels that take no time."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -89,7 +96,8 @@ def with_launches(
     roles = [_role(*of, host, edges, blocks) for of in zip(skeleton.templates, labels, strict=True)]
     best = np.array([max(profile.value) for profile in skeleton.profiles], dtype=np.int64)[skeleton.speed]
     earliest = [_earliest_starts(role, int(best[skeleton.program == p].max(initial=1))) for p, role in enumerate(roles)]
-    _raise_by_sends(roles, earliest)
+    if not host.waits:  # otherwise the barriers of two ranks are not the same
+        _raise_by_sends(roles, earliest)
     waiting = [
         np.flatnonzero((role.due_ns > least) | (every & (role.due_ns > ANY_TIME)))
         for role, least in zip(roles, earliest, strict=True)
@@ -112,6 +120,8 @@ def _role(template: Template, labels: Labels, host: Host, edges: dict[str, int],
     if host.waits_for_transfers:
         is_barrier |= np.array([step.phase == WAIT for step in labels.steps])[labels.step]
     row = np.arange(len(template))
+    if host.waits:
+        is_barrier[_waited_for(labels, host)] = True
     sends, receives = (labels.of_op(partial(_edge, edges=edges, sends=sends)) for sends in (True, False))
     first = np.full(len(row), len(row))
     np.minimum.at(first, template.preds.idx, template.preds.row_of)
@@ -138,7 +148,49 @@ def launch_times_ns(labels: Labels, host: Host) -> Array:
     if host.graph_ns is not None:
         graphed, first = _graphed(labels)
         cost_ns = np.where(graphed, np.where(first == np.arange(len(first)), host.graph_ns, 0), cost_ns)
+    if host.input_launches:
+        cost_ns[_begun(labels, FORWARD, _at_ends(labels))] += host.input_launches * host.kernel_ns
     return np.where(labels.is_wait | labels.is_launch, 0, cost_ns)
+
+
+def _waited_for(labels: Labels, host: Host) -> Array:
+    """The rows of the compute stream that the host waits for because of `host.waits`.
+
+    Before a pass that is the last row of the stream, and for a loss the last kernel of its pass. A row of another stream, such as a
+    send, is none: it may end only when another rank's host, which waits too, has launched the other end.
+    """
+    everywhere = np.ones(len(labels.steps), dtype=bool)
+    passes = {
+        "forward": ((FORWARD, everywhere),),
+        "backward": ((BACKWARD, everywhere), (INPUT_GRADIENT, everywhere)),
+        "inputs": ((FORWARD, _at_ends(labels)),),
+        "loss": (),
+    }
+    stream, found = np.flatnonzero(labels.is_compute | labels.is_wait), [np.zeros(0, dtype=np.int64)]
+    for phase, where in (each for wait in host.waits for each in passes[wait]):
+        before = np.searchsorted(stream, _begun(labels, phase, where)) - 1
+        found.append(stream[before[before >= 0]])
+    if "loss" in host.waits and not any(stage.share for stage in labels.stages):
+        computed, last = np.flatnonzero(labels.is_compute), np.full(len(labels.steps), -1)
+        last[labels.step[computed]] = computed
+        of_loss = [step.phase == FORWARD and labels.stages[step.stage].head for step in labels.steps]
+        found.append(last[np.array(of_loss, dtype=bool) & (last >= 0)])
+    return np.concatenate(found)
+
+
+def _at_ends(labels: Labels) -> Array:
+    """For each step, whether its stage is the first or the last one of layers."""
+    ends = [not stage.share and (stage.embedding or stage.head) for stage in labels.stages]
+    return np.array([step.stage >= 0 and ends[step.stage] for step in labels.steps], dtype=bool)
+
+
+def _begun(labels: Labels, phase: str, where: Array) -> Array:
+    """The first rows of the steps of a phase, among those `where` it counts."""
+    rows = np.flatnonzero(~labels.is_launch)
+    first = np.full(len(labels.steps), len(labels.step))
+    np.minimum.at(first, labels.step[rows], rows)
+    found: Array = first[where & np.array([step.phase == phase for step in labels.steps], dtype=bool)]
+    return found[found < len(labels.step)]
 
 
 def _graphed(labels: Labels) -> tuple[Array, Array]:

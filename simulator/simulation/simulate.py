@@ -263,7 +263,14 @@ def _host(framework: Framework) -> Host | None:
     if not kernel_ns and not collective_ns:
         return None
     graph_ns = ns(framework.host.graph_s) if framework.cuda_graphs else None
-    return Host(kernel_ns, collective_ns, graph_ns, waits_for_transfers=framework.p2p_sync)
+    return Host(
+        kernel_ns,
+        collective_ns,
+        graph_ns,
+        waits_for_transfers=framework.p2p_sync,
+        waits=framework.host_waits,
+        input_launches=framework.input_launches,
+    )
 
 
 def layout_of(scenario: Scenario, site: Site | None = None, session: Session | None = None) -> Layout:

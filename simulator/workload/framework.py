@@ -19,6 +19,7 @@ Narrow = Annotated[NarrowFormat, Noun("format of eight or four bits")]
 WholeParameters = Annotated[Literal["zero1", "zero2"], Noun("kind of sharding that leaves parameters whole")]
 Sms = Limits(ge=0, le=64)
 Metric = Literal["loss", "fused_loss", "accuracy", "perplexity"]
+HostWait = Literal["forward", "backward", "inputs", "loss"]
 
 
 @documented
@@ -218,6 +219,16 @@ class Framework(Declared):
     compile: Annotated[bool, "whether a compiler fuses pointwise operators and reductions"] = False
     cuda_graphs: Annotated[bool, "whether the host launches captured CUDA graphs instead of kernels"] = False
     p2p_sync: Annotated[bool, "whether the host, too, waits for blocking transfers before further launches"] = False
+    host_waits: Annotated[
+        tuple[HostWait, ...],
+        "where in every microbatch the host waits for all kernels that it has launched; forward, backward: before such a pass; "
+        "inputs: before forward passes of the first and last stage; loss: after those of the last stage",
+    ] = ()
+    input_launches: Annotated[
+        int,
+        Limits(ge=0, le=1000),
+        "launches that copy the tokens of a microbatch and make its masks, before its forward passes on the first and last stage",
+    ] = 0
     launch_blocking: Annotated[bool, "whether the host waits for every kernel, as with CUDA_LAUNCH_BLOCKING=1"] = False
     p2p_scatter_gather: Annotated[
         bool,
@@ -295,6 +306,10 @@ class Framework(Declared):
                 yield "launch_blocking", ": launches take no time that kernels could wait for", f"{times}}}"
             if self.p2p_sync:
                 yield "p2p_sync", ": launches take no time that could wait for transfers", f"{times}}}"
+            if self.host_waits:
+                yield "host_waits", ": launches take no time that could wait for the GPU", f"{times}}}"
+            if self.input_launches:
+                yield "input_launches", ": launches take no time", f"{times}}}"
 
     @property
     def kernel_s(self) -> float:

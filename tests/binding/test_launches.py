@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 from unittest import mock
 
 import numpy as np
@@ -38,6 +38,7 @@ from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, prices_of, program_of, site_of
 from simulator.simulation.simulated import Simulated
+from simulator.workload.framework import HostWait
 
 from ..small_scenarios import both, scenario, small_cluster, small_model
 
@@ -46,6 +47,7 @@ QUICK = Host(kernel_ns=2_000, collective_ns=5_000, graph_ns=None)
 GRAPHED = replace(QUICK, graph_ns=30_000)
 SYNCED = replace(EAGER, waits_for_transfers=True)
 SYNCED_GRAPHS = replace(GRAPHED, waits_for_transfers=True)
+WAITING = replace(EAGER, waits=("forward", "backward", "loss"), input_launches=3)
 FREE = Host(kernel_ns=0, collective_ns=0, graph_ns=None)
 SLOW, FAST = sim.Perturb(rank=1, speed=0.6), sim.Perturb(rank=2, speed=1.7, from_s=0.0003, until_s=0.002)
 
@@ -143,8 +145,8 @@ def frame(run: Run, rank: int = 0) -> pd.DataFrame:
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "host",
-    [QUICK, pytest.param(EAGER, marks=pytest.mark.slow), pytest.param(GRAPHED, marks=pytest.mark.slow), SYNCED],
-    ids=["quick", "eager", "graphed", "synced"],
+    [QUICK, pytest.param(EAGER, marks=pytest.mark.slow), pytest.param(GRAPHED, marks=pytest.mark.slow), SYNCED, WAITING],
+    ids=["quick", "eager", "graphed", "synced", "waiting"],
 )
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_t8_5_launches_that_are_left_out_change_no_start_and_no_end(plan: dict[str, Any], host: Host) -> None:
@@ -159,7 +161,9 @@ def test_t8_5_holds_for_kernels_of_any_length(data: st.DataObject) -> None:
     plan = PLANS[data.draw(st.sampled_from(sorted(PLANS)))]
     draw = data.draw(st.tuples(*[st.integers(0, 30_000)] * 3, st.none() | st.integers(0, 60_000), st.integers(0, 1 << 30)))
     kernel_ns, collective_ns, longest_ns, graph_ns, seed = draw
-    host = Host(kernel_ns, collective_ns, graph_ns, waits_for_transfers=data.draw(st.booleans()))
+    waits = tuple(data.draw(st.sets(st.sampled_from(get_args(HostWait)))))
+    more = {"waits_for_transfers": data.draw(st.booleans()), "waits": waits, "input_launches": data.draw(st.integers(0, 3))}
+    host = Host(kernel_ns, collective_ns, graph_ns, **more)
     of = of_plan(plan, batch=8, perturb=(SLOW, FAST)[: data.draw(st.integers(0, 2)) if plan else 0])
     steps = data.draw(st.integers(1, 2))
     cost = _random_cost(seed, longest_ns)
@@ -349,7 +353,7 @@ def test_t8_6_waiting_for_a_launch_is_time_of_the_host() -> None:
 
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@pytest.mark.parametrize("host", [EAGER, GRAPHED, SYNCED], ids=["eager", "graphed", "synced"])
+@pytest.mark.parametrize("host", [EAGER, GRAPHED, SYNCED, WAITING], ids=["eager", "graphed", "synced", "waiting"])
 def test_t4_4_holds_with_a_host(plan: dict[str, Any], host: Host) -> None:
     run = run_of(of_plan(plan, perturb=(SLOW,) if plan else ()), host, steps=2)
     assert (run.time_by_cause.ns >= 0).all()
@@ -406,6 +410,47 @@ def test_a_host_that_waits_for_transfers_never_shortens_a_step(plan: str, kernel
     free, synced = (replace(host, waits_for_transfers=waits) for waits in (False, True))
     ends = [timeline_of(bound_with(of, h), closed=True).times.makespan_ns for h in (free, synced)]
     assert ends == sorted(ends)
+
+
+@pytest.mark.parametrize(("wait", "phases"), [("forward", "F"), ("backward", "BI"), ("inputs", "F"), ("loss", "F")])
+@pytest.mark.parametrize("plan", ["one GPU", "interleaved", "blocking", "zb-v"])
+def test_t8_10_the_host_launches_on_when_its_gpu_has_ended_what_it_had(plan: str, wait: str, phases: str) -> None:
+    bound = bound_with(of_plan(PLANS[plan], tokens=4096, batch=8), replace(QUICK, waits=(wait,)), every=True)
+    timeline, seen = timeline_of(bound), 0
+    for which, labels in enumerate(bound.labels):
+        times = timeline.rank_times(int(np.flatnonzero(bound.skeleton.program == which)[0]))
+        hosted, computed = np.flatnonzero(labels.is_launch), np.flatnonzero(labels.is_compute)
+        for number, step in enumerate(labels.steps):
+            stage = labels.stages[step.stage]
+            if step.phase not in phases or (wait == "inputs" and not (stage.embedding or stage.head)):
+                continue
+            if wait == "loss" and not stage.head:
+                continue
+            of_step = computed[labels.step[computed] == number]
+            before = of_step[-1:] if wait == "loss" else computed[computed < of_step[0]][-1:]
+            later = hosted[hosted > of_step[-1]] if wait == "loss" else hosted[hosted >= of_step[0] - 1]
+            seen += len(before)
+            assert not len(before) or (times.start_ns[later] >= times.end_ns[before]).all()
+    assert seen
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from(sorted(PLANS)), st.sets(st.sampled_from(get_args(HostWait))), *[st.integers(0, 60_000)] * 2)
+def test_a_host_that_waits_for_its_gpu_never_shortens_a_step(
+    plan: str, waits: set[HostWait], kernel_ns: int, collective_ns: int
+) -> None:
+    """With closed collectives, as above."""
+    of, host = of_plan(PLANS[plan], batch=8), Host(kernel_ns, collective_ns, None)
+    hosts = host, replace(host, waits=tuple(waits)), replace(host, waits=tuple(waits), input_launches=5)
+    ends = [timeline_of(bound_with(of, h), closed=True).times.makespan_ns for h in hosts]
+    assert ends == sorted(ends)
+
+
+def test_launches_of_inputs_take_the_time_of_kernels_at_both_ends_of_the_pipeline() -> None:
+    loading, labels = replace(EAGER, input_launches=7), bound_with(of_plan(PLANS["tp pp"], batch=8), EAGER).labels
+    taken = [[int(binding_launches.launch_times_ns(of, host).sum()) for of in labels] for host in (EAGER, loading)]
+    more = [later - sooner for sooner, later in zip(*taken, strict=True)]
+    assert more == [8 * 7 * EAGER.kernel_ns, 0, 0, 8 * 7 * EAGER.kernel_ns]
 
 
 # Laws

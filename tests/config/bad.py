@@ -132,6 +132,12 @@ BAD: dict[str, Bad] = {
         "framework: {launch_blocking: true}", "4:13: framework.launch_blocking: launches take no", "kernel: 10"
     ),
     "a host that never waits": added("framework: {p2p_sync: true}", "4:13: framework.p2p_sync: launches take no", "kernel: 10"),
+    "a host that waits for its GPU": added(
+        "framework: {host_waits: [loss]}", "4:13: framework.host_waits: launches take no", "kernel: 10"
+    ),
+    "inputs that take no time": added(
+        "framework: {input_launches: 9}", "4:13: framework.input_launches: launches take no", "kernel: 10"
+    ),
     "a sum in a norm in pieces": added("framework: {fusion: {norm: false, residual_norm: true}}",
         "4:13: framework.fusion.residual_norm: a norm of", "norm: true"),
     "a job of too many": added("jobs: [{model: llama3-8b, gpus: 1048577}]", "1048577 GPUs are more than one", "at most 1048576"),

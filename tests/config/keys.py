@@ -213,6 +213,8 @@ CASES: dict[str, Case] = {
     "framework.compile": Case(True, LLAMA),
     "framework.cuda_graphs": Case(True, HOST),
     "framework.p2p_sync": Case(True, {**HOST, "plan.overlap.pp": False}),
+    "framework.host_waits": Case(["forward", "loss"], HOST),
+    "framework.input_launches": Case(12, HOST),
     "framework.launch_blocking": Case(True, {**HOST, "plan.overlap": {"dp": False, "tp": False, "pp": False}}),
     "framework.gathered_inputs": Case(True),
     "framework.repeated_keys": Case(True, {"model.kv_heads": 4}),

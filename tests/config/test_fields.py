@@ -196,6 +196,8 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "compile": (software(), True),
         "cuda_graphs": (software(host=SLOW_HOST), True),
         "p2p_sync": (software(host=SLOW_HOST, overlap=Overlaps(pp=False)), True),
+        "host_waits": (software(host=SLOW_HOST), ("forward", "loss")),
+        "input_launches": (software(host=SLOW_HOST), 9),
         "launch_blocking": (software(host=SLOW_HOST, overlap=Overlaps(dp=False, pp=False)), True),
         "gathered_inputs": (software(), True),
         "repeated_keys": (replace(software(), model=replace(software().model, kv_heads=4)), True),

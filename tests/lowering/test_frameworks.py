@@ -287,7 +287,10 @@ def test_launches_cost_what_the_profile_says() -> None:
     def host(**changes: Any) -> Any:
         return site_of(scenario(host=times, **changes)).host
 
-    assert asdict(host()) == {"kernel_ns": 10_000, "collective_ns": 20_000, "graph_ns": None, "waits_for_transfers": False}
+    launches = {"kernel_ns": 10_000, "collective_ns": 20_000, "graph_ns": None, "input_launches": 0}
+    assert asdict(host()) == {**launches, "waits_for_transfers": False, "waits": ()}
+    waiting = host(host_waits=("loss",), input_launches=5)
+    assert (waiting.waits, waiting.input_launches) == (("loss",), 5)
     assert host(p2p_sync=True).waits_for_transfers
     assert host(compile=True).kernel_ns == 5_000
     assert host(cuda_graphs=True).graph_ns == 30_000
