@@ -156,8 +156,8 @@ def launch_times_ns(labels: Labels, host: Host) -> Array:
 def _waited_for(labels: Labels, host: Host) -> Array:
     """The rows of the compute stream that the host waits for because of `host.waits`.
 
-    Before a pass that is the last row of the stream, and for a loss the last kernel of its pass. A row of another stream, such as a
-    send, is none: it may end only when another rank's host, which waits too, has launched the other end.
+    Before a pass that is the last row of the stream, and for a loss the last kernel of its pass. A row of another stream, such as
+    a send, is none: it may end only when another rank's host, which waits too, has launched the other end.
     """
     everywhere = np.ones(len(labels.steps), dtype=bool)
     passes = {

@@ -387,3 +387,30 @@ def accumulate(program: Program, widths: tuple[int, int], *, whole: OfParameters
                     before = name
 
     return program.with_bodies(added)
+
+
+def whole_table_gradients(program: Program, rows: int, widths: tuple[int, int], *, added: bool, tied: bool) -> Program:
+    """The kernels around every backward look-up whose gradient has all `rows` of a rank's table, not only those looked up.
+
+    A first kernel writes zeros (embedding_dense_backward_cuda of aten/src/ATen/native/cuda/Embedding.cu, pytorch/pytorch). With
+    `added`, a last one adds the gradient to the accumulated one; where the head on the same rank has the table too (`tied`),
+    to the gradient of the head, which is accumulated for both. `widths` are the bytes of both.
+    """
+    element_bytes, gradient_bytes = widths
+    moved = 3 * element_bytes if tied else element_bytes + 2 * gradient_bytes
+
+    def around(body: Body) -> Iterator[AnyOp]:
+        for op in body.ops:
+            if not (isinstance(op, Compute) and op.split is Split.LOOKUP and op.part is Part.WEIGHT_GRADIENT):
+                yield op
+                continue
+            columns = op.kernel.columns if isinstance(op.kernel, Rowwise) else 0
+            zeros = Rowwise("zero", rows, columns, element_bytes, element_bytes)
+            total = replace(zeros, op="add", bytes_per_element=moved)
+            yield replace(op, name=f"{op.name}.zero", purpose=Purpose.ZERO, kernel=zeros)
+            yield replace(op, after=(f"{op.name}.zero",)) if op.detached else op
+            if added:
+                after = (op.name,) if op.detached else None
+                yield replace(op, name=f"{op.name}.sum", purpose=Purpose.ACCUMULATE, kernel=total, after=after)
+
+    return program.with_bodies(around)

@@ -19,7 +19,7 @@ from ..workload.model import Model
 from .build import build, names_of, steps_of
 from .chunked_head import chunks_head
 from .iterations import between_norms, repeat
-from .kernels_of_framework import accumulate
+from .kernels_of_framework import accumulate, whole_table_gradients
 from .passes.context_parallel import ContextParallel, context_parallel
 from .passes.data_parallel import FP32_BYTES, DataParallel, OfParameters, Replicas, data_parallel
 from .passes.decomposed_gemms import decomposed_gemms
@@ -100,6 +100,10 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
     sums, chunked = (not (fused or each[0]), not (fused or each[1])), chunks_head(plan, framework)
     if any(sums) or chunked:
         program = accumulate(program, (element_bytes, gradient_bytes), whole=sums, chunked=chunked)
+    if not framework.fusion.embedding_gradient:
+        widths, tied = (element_bytes, gradient_bytes), model.shares_table and plan.pp == 1
+        rows = -(-model.vocab // (plan.tp * plan.pp if plan.shares_vocabulary else plan.tp))
+        program = whole_table_gradients(program, rows, widths, added=not each[0], tied=tied)
     kept = narrow is not None and framework.low_precision.keeps_narrow_inputs
     layer_bytes = tokens * model.hidden * element_bytes // shares
     program = recompute(program, plan.recomputation, layer_bytes, Keeping(kept, gathered, framework.compile))

@@ -47,6 +47,11 @@ class Fusion(Declared):
         "PyTorch, which keep the rows that the router's weights multiply",
     ] = True
     accumulation: Annotated[bool, "whether GEMMs add weight gradients to those of earlier microbatches themselves"] = True
+    embedding_gradient: Annotated[
+        bool,
+        "whether backward look-ups add rows to the accumulated gradient of the table; else the gradient of a microbatch has all "
+        "rows of the table, which are zeroed before and added after",
+    ] = True
     optimizer: Annotated[bool, "whether one kernel updates all parameters"] = True
 
 

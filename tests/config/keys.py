@@ -238,6 +238,7 @@ CASES: dict[str, Case] = {
     "framework.fusion.linear_cross_entropy": Case(True, {"plan": {"tp": 1}}),
     "framework.fusion.permutation": Case(False, MOE),
     "framework.fusion.accumulation": Case(False),
+    "framework.fusion.embedding_gradient": Case(False),
     "framework.fusion.optimizer": Case(False),
     "framework.host.kernel": Case("40 us", HOST),
     "framework.host.compiled_kernel": Case("40 us", {**HOST, "framework.compile": True}),

@@ -252,6 +252,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "linear_cross_entropy": (replace(software(), plan=sim.Plan(pp=2)), True),
         "permutation": (mixture(), False),
         "accumulation": (software(), False),
+        "embedding_gradient": (software(), False),
         "optimizer": (software(), False),
     },
     HostTimes: {

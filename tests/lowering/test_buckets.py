@@ -21,7 +21,8 @@ kernel, and the sum over tokens where a norm is written in several."""
 def run_of(plan: sim.Plan, framework: str = "none", model: dict[str, object] | None = None) -> Run:
     gpus = plan.tp * plan.pp * (plan.dp or 1)
     none = sim.framework("none")
-    software = replace(sim.framework(framework), host=none.host, p2p_sync=False, plan=none.plan)
+    free = {"host": none.host, "p2p_sync": False, "host_waits": (), "input_launches": 0}
+    software = replace(sim.framework(framework), plan=none.plan, **free)
     return scenario(small_model(**(model or {})), small_cluster(max(1, gpus // 4)), plan, framework=software).simulate(steps=1)
 
 

@@ -281,6 +281,35 @@ def test_t9_7_gradients_that_the_product_does_not_add_are_added_apart() -> None:
     )
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+def test_t9_14_gradients_of_whole_tables_are_zeroed_and_added(tp: int) -> None:
+    plan, apart = sim.Plan(tp=tp, pp=2), Fusion(embedding_gradient=False)
+    ops = computed(program_of(scenario(plan=plan, fusion=apart)))
+    more = [op for op in ops if op.name.endswith(("embedding.wgrad.zero", "embedding.wgrad.sum"))]
+    without = computed(program_of(scenario(plan=plan)))
+    assert len(ops) - len(without) == len(more) > 0
+    for op in more:
+        passes = 2 if op.name.endswith("zero") else 2 + 4 + 4
+        assert isinstance(op.kernel, Rowwise)
+        assert op.kernel.traffic_bytes == passes * LLAMA.vocab * LLAMA.hidden // tp
+    summed = computed(program_of(scenario(plan=plan, fusion=replace(apart, accumulation=False))))
+    assert sum(op.name == "embedding.wgrad.sum" for op in summed) == len(more) // 2
+
+
+def test_t9_14_a_gradient_that_replicas_reduce_at_once_is_only_zeroed() -> None:
+    plan = sim.Plan(tp=1, pp=1, dp=2, sharding="fsdp")
+    names = {op.name for op in computed(program_of(scenario(plan=plan, fusion=Fusion(embedding_gradient=False))))}
+    assert "embedding.wgrad.zero" in names
+    assert "embedding.wgrad.sum" not in names
+
+
+def test_t9_14_a_tied_table_without_a_pipeline_adds_its_gradient_to_that_of_the_head() -> None:
+    plan, model = sim.Plan(tp=1, pp=1), replace(LLAMA, tied_embeddings=True)
+    ops = computed(program_of(scenario(model, plan, fusion=Fusion(embedding_gradient=False))))
+    moved = {op.kernel.traffic_bytes for op in ops if op.name == "embedding.wgrad.sum" and isinstance(op.kernel, Rowwise)}
+    assert moved == {3 * 2 * LLAMA.vocab * LLAMA.hidden}
+
+
 def test_launches_cost_what_the_profile_says() -> None:
     times = HostTimes(kernel_s=10e-6, compiled_kernel_s=5e-6, collective_s=20e-6, graph_s=30e-6)
 

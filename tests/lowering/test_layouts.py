@@ -139,7 +139,7 @@ def test_t14_5_a_slot_without_a_kernel_waits_for_its_input(framework: str) -> No
     assert (empty.start_ns == empty.end_ns).all()
     arrived = rows[rows.kind == "receive"].set_index("microbatch").arrival_ns
     assert (empty.start_ns.to_numpy() >= arrived[empty.microbatch].to_numpy()).all()
-    weights = rows[(rows.phase == "W") & (rows.stream == "compute")].set_index("microbatch").start_ns
+    weights = rows[(rows.phase == "W") & (rows.stream == "compute")].groupby("microbatch").start_ns.min()
     assert (weights[empty.microbatch].to_numpy() >= empty.end_ns.to_numpy()).all()
 
 
