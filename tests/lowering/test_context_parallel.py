@@ -301,6 +301,30 @@ def test_t15_11_what_arrives_is_held_until_it_has_been_used(kind: str, part: Par
     assert alive == 0
 
 
+def left_after(of: Scenario, passes: str) -> int:
+    """Bytes that the first microbatch leaves on the first pipeline rank after some passes, such as F and I."""
+    program = program_of(of)
+    bodies = [program.bodies[step.body] for step in program.orders[0] if step.phase and step.phase in passes]
+    return sum(op.held_bytes - op.freed_bytes for body in bodies for op in body.ops)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_t11_1_weight_gradients_need_nothing_that_attention_has_of_other_ranks(kind: str, recompute: str) -> None:
+    """A rank that shares sequences leaves as much for W as one with as many tokens of its own, repeated or not."""
+    alone, sharing, repeating = (
+        left_after(shared(cp, kind, length=256 * cp, schedule="zb-h1", recompute=words), "FI")
+        for cp, words in ((1, "none"), (4, "none"), (4, recompute))
+    )
+    assert alone == sharing == repeating > 0
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "per-op", "full"])
+def test_t12_2_both_chunks_of_gathered_attention_keep_what_one_kernel_keeps(recompute: str) -> None:
+    gathered, alone = (left_after(shared(cp, "all-gather", length=256 * cp, recompute=recompute), "F") for cp in (4, 1))
+    assert gathered == alone > 0
+
+
 def test_t15_12_waiting_for_an_exchange_is_exposed_and_waiting_for_a_slower_member_imbalance() -> None:
     of = shared(4, length=16384)
     slowed = replace(of, perturb=(sim.Perturb(rank=2, speed=0.5),)).simulate(steps=1).metrics

@@ -32,6 +32,7 @@ from ...kernels import Attention, Part, Rowwise, Split
 from ...program.operations import COMPUTE, AnyOp, Communicator, Compute, Purpose, Wait, collective_for
 from ...program.program import Program
 from ...workload.blocks.dense import KEYS, QUERIES, VALUES
+from ..segments import made_bytes
 
 CP = Communicator("cp", "cp", ("cp",))
 RESULT = "result"
@@ -156,9 +157,10 @@ def _gathered(op: Compute, own: Attention, plan: ContextParallel) -> Iterator[An
     for name, payload_bytes in whole_bytes.items():
         gather = collective_for(op, plan.keys_group, Purpose.EXCHANGE, "all_gather", payload_bytes, f"gather {name}")
         yield replace(gather, held_bytes=payload_bytes)
-    # backward, gradients of all keys and values are held beside them
-    yield replace(op, kernel=early, held_bytes=op.held_bytes + (0 if forward else both_bytes))
-    yield replace(op, name=f"{op.name}.chunk 1", kernel=late, held_bytes=0, freed_bytes=both_bytes)
+    # forward, each chunk holds what it makes itself; backward, gradients of all keys and values are held beside them
+    made = made_bytes(replace(op, kernel=late)) if forward else 0
+    yield replace(op, kernel=early, held_bytes=op.held_bytes - made + (0 if forward else both_bytes))
+    yield replace(op, name=f"{op.name}.chunk 1", kernel=late, held_bytes=made, freed_bytes=both_bytes)
     for name, payload_bytes in () if forward else whole_bytes.items():
         scatter = collective_for(op, plan.keys_group, Purpose.EXCHANGE, "reduce_scatter", payload_bytes, f"scatter {name}")
         yield replace(scatter, freed_bytes=payload_bytes)

@@ -13,11 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ...frozen import replace
-from ...kernels import Gemm, Kernel, Part
+from ...kernels import Attention, Gemm, Kernel, Part
 from ...program.operations import AnyOp, Compute, Purpose
 from ...program.program import Body, Program
 from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
+BETWEEN = (None, Purpose.RECOMPUTE, Purpose.EXCHANGE, Purpose.MERGE)
+"""Purposes of the operations that hold, or free, what input gradients read. What attention holds of other ranks (`EXCHANGE`) is
+freed by its own operations."""
 Place = tuple[int, bool]
 """(layer within the stage or -1, whether the operation is in a layer or after the layers)."""
 
@@ -45,12 +48,13 @@ def _between(body: Body, forward: Body, weights: Body) -> Body:
     gradients = (op for op in weights.ops if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT)
     needed = {op.operator: op.kernel for op in gradients if isinstance(op.kernel, Gemm)}  # not the sum of gradients
     own = {op.operator: op.name for op in body.ops if isinstance(op, Compute) and op.part is Part.INPUT_GRADIENT}
+    attention = {op.operator for op in body.ops if isinstance(op, Compute) and isinstance(op.kernel, Attention)}
     last = _last_kernels(body)
     freed: dict[str, int] = {}
     for ops in (forward.ops, body.ops[::-1]):
         for place, op in _with_places(ops):
-            is_for_weights = not isinstance(op, Compute) or op.operator in needed
-            if op.purpose in (None, Purpose.RECOMPUTE) and not is_for_weights and (op.operator in own or place in last):
+            is_for_weights = op.operator in needed or not (isinstance(op, Compute) or op.operator in attention)
+            if op.purpose in BETWEEN and not is_for_weights and (op.operator in own or place in last):
                 name = own.get(op.operator) or last[place]
                 freed[name] = freed.get(name, 0) + op.held_bytes - op.freed_bytes
     # the first of several pieces of a GEMM holds the gradient for all of them
