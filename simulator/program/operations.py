@@ -102,6 +102,8 @@ class Op(Plain):
     """The name of the forward op of the operator to which the op belongs; "" for an op without an operator."""
     held_bytes: int = 0
     """Memory that the op takes at its start."""
+    held_results: tuple[tuple[str, int], ...] = ()
+    """The parts of `held_bytes` that another operator reads: for each, the operator, and its bytes."""
     freed_bytes: int = 0
     """Memory that the op gives back at its end."""
     working_bytes: int = 0

@@ -96,6 +96,35 @@ def test_t12_1_where_the_backward_pass_is_split_the_input_gradients_come_with_th
     assert all(held(ops, layer) > 0 for ops in bodies(chosen, "I") for layer in range(LAYERS // 2))
 
 
+@pytest.mark.parametrize(
+    "recompute",
+    [
+        "selective",
+        "full",
+        sim.Recompute("full", early_stop=True),
+        sim.Recompute("full", every=2, early_stop=True),
+        sim.Recompute("full", together=2, early_stop=True),
+        sim.Recompute(ops=("attention_norm",)),
+        sim.Recompute(ops=("mlp_up",)),
+        sim.Recompute(ops=("mlp_up", "gated_activation")),
+        "per-op",
+    ],
+)
+@pytest.mark.parametrize("schedule", ["zb-h1", "v-half"])
+def test_t11_1_weight_gradients_find_the_inputs_that_were_repeated(recompute: Any, schedule: str) -> None:
+    """What I leaves for W is what it leaves without recomputation: no input of a linear layer is gone, and nothing else stays."""
+
+    def left(chosen: Any) -> set[int]:
+        program = program_of(of(chosen, framework="torchtitan-2025", pp=2, schedule=schedule))
+        sums: dict[tuple[int, int], int] = {}
+        for step in (step for order in program.orders for step in order if step.phase in ("F", "I")):
+            of_step = sum(op.held_bytes - op.freed_bytes for op in program.bodies[step.body].ops)
+            sums[step.stage, step.microbatch] = sums.get((step.stage, step.microbatch), 0) + of_step
+        return set(sums.values())
+
+    assert left(recompute) == left("none")
+
+
 @pytest.mark.parametrize("framework", ["none", "megatron-lm-2021"])
 def test_t12_2_selective_repeats_attention_between_its_inputs_and_its_result(framework: str) -> None:
     """Fused attention keeps no statistics, unfused attention no scores: queries, keys and values, and the result stay."""

@@ -40,6 +40,10 @@ from ..attention_inputs import plain
 from ..segments import Keeping, Segment, made_bytes, segments
 
 
+_Read = dict[str, tuple[tuple[str, int], ...]]
+"""Name of a repeated operation -> the results that it holds for other operators: operator, and bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Result:
     """A linear layer some of whose result columns are kept."""
@@ -105,7 +109,7 @@ def _repeated(
     A segment of whole layers (`layer_bytes`) keeps the input of its first layer unchanged, even if a linear layer at its start
     would keep it cast or gathered.
     """
-    ops, result_bytes, holds = segment.ops, 0, dict[str, int]()
+    ops, holds, read = segment.ops, dict[str, int](), _Read()
     first = next((op.name for op in _holders(segment) if op.held_bytes > made_bytes(op)), "")
     temporary_bytes = sum(op.freed_bytes for op in ops)
     for op in ops:
@@ -120,12 +124,12 @@ def _repeated(
         holds[op.name], held[op.name] = held[op.name] - kept, kept + passing
     for consumer, taken_bytes in segment.results:
         taken_bytes = min(taken_bytes, held[consumer.name])
-        result_bytes, held[consumer.name] = result_bytes + taken_bytes, held[consumer.name] - taken_bytes
+        held[consumer.name] -= taken_bytes
+        _add(read, ops, consumer.operator, taken_bytes)
     if early_stop and not segment.results:
-        ops, result_bytes = _until_needed(ops, holds)
-    if ops:
-        holds[ops[-1].name] += result_bytes
-    yield from _again(ops, holds)
+        ops, result = _until_needed(ops, holds)
+        _add(read, ops, *result)
+    yield from _again(ops, holds, read)
     yield from _arrival(ops) if segment.results else ()
 
 
@@ -148,12 +152,21 @@ def _arrival(ops: Sequence[AnyOp]) -> Iterator[Wait]:
         )
 
 
-def _again(ops: Sequence[AnyOp], holds: Mapping[str, int]) -> Iterator[AnyOp]:
-    """The copies of operations in the backward pass, with the bytes that they hold there."""
+def _add(read: _Read, ops: Sequence[AnyOp], operator: str, result_bytes: int) -> None:
+    """Lets the last repeated operation hold a result that an operator reads."""
+    if ops and result_bytes:
+        read[ops[-1].name] = (*read.get(ops[-1].name, ()), (operator, result_bytes))
+
+
+def _again(ops: Sequence[AnyOp], holds: Mapping[str, int], read: _Read) -> Iterator[AnyOp]:
+    """The copies of operations in the backward pass, with the bytes that they hold there for themselves and for others."""
     names = {op.name: f"{op.name}.again" for op in ops}
     for op in ops:
         after = tuple(names[name] for name in op.after or () if name in names) or None
-        new = replace(plain(op), name=names[op.name], purpose=Purpose.RECOMPUTE, after=after, held_bytes=holds[op.name])
+        results = read.get(op.name, ())
+        held_bytes = holds[op.name] + sum(size_bytes for _, size_bytes in results)
+        new = replace(plain(op), name=names[op.name], purpose=Purpose.RECOMPUTE, after=after, held_bytes=held_bytes)
+        new = replace(new, held_results=results)
         yield replace(new, parameters=0, whole_parameters=0) if isinstance(new, Compute) else new
 
 
@@ -166,7 +179,7 @@ def _per_op(layer: tuple[AnyOp, ...], held: dict[str, int], layer_bytes: int, *,
     scattered = {op.operator for op in layer if _is_scatter(op)}
     results = dict(_kept_results(layer))
     holds, in_place, unread = dict[str, int](), float(layer_bytes), ("", 0)
-    exchanged: set[str] = set()
+    exchanged, read = set[str](), _Read()
     for op in layer:
         made = made_bytes(op)
         if held[op.name] > made:
@@ -184,17 +197,16 @@ def _per_op(layer: tuple[AnyOp, ...], held: dict[str, int], layer_bytes: int, *,
     if not compiled and unread[0]:
         held[unread[0]] += unread[1]
     whole = {operator for operator, result in results.items() if result.columns == result.of}
-    ops, result_bytes = _until_needed(layer, holds)
+    ops, result = _until_needed(layer, holds)
     again: list[AnyOp] = []
     for op in ops:
         if op.operator in attention | whole or (op.operator in scattered and (compiled or isinstance(op, Collective))):
-            where, name = (holds, again[-1].name) if again else (held, op.name)
-            where[name] += holds[op.name]
+            _add(read, again, op.operator, holds[op.name])
+            held[op.name] += 0 if again else holds[op.name]
         else:
             again.append(results[op.operator].rest(op) if op.operator in results else op)
-    if again:
-        holds[again[-1].name] += result_bytes
-    yield from _again(again, holds)
+    _add(read, again, *result)
+    yield from _again(again, holds, read)
 
 
 def _is_scatter(op: AnyOp) -> bool:
@@ -214,8 +226,9 @@ def _kept_results(layer: Sequence[AnyOp]) -> Iterator[tuple[str, _Result]]:
             count += len(outputs)
 
 
-def _until_needed(ops: tuple[AnyOp, ...], holds: dict[str, int]) -> tuple[tuple[AnyOp, ...], int]:
-    """The operations up to the last one whose result is needed, and the bytes of this result if a later operation holds it."""
+def _until_needed(ops: tuple[AnyOp, ...], holds: dict[str, int]) -> tuple[tuple[AnyOp, ...], tuple[str, int]]:
+    """The operations up to the last one whose result is needed; the operator that reads it, and its bytes if a later operation
+    holds it."""
     needed = [i for i, op in enumerate(ops) if holds[op.name]]
     of_experts = [i for i, op in enumerate(ops) if isinstance(op, Compute) and op.expert]
     if not any(holds[ops[i].name] for i in of_experts):
@@ -223,5 +236,5 @@ def _until_needed(ops: tuple[AnyOp, ...], holds: dict[str, int]) -> tuple[tuple[
     last = max(needed, default=0)
     if made_bytes(ops[last]):
         end = max(i for i, op in enumerate(ops) if op.operator == ops[last].operator)
-        return ops[: end + 1], 0
-    return ops[:last], holds[ops[last].name]
+        return ops[: end + 1], ("", 0)
+    return ops[:last], (ops[last].operator, holds[ops[last].name])

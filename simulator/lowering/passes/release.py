@@ -46,17 +46,17 @@ def release_activations(program: Program) -> Program:
 def _between(body: Body, forward: Body, weights: Body) -> Body:
     """Input gradients that free what no weight gradient needs, and hold the gradients that weight gradients need."""
     gradients = (op for op in weights.ops if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT)
+    attention = {op.operator for op in body.ops if isinstance(op, Compute) and isinstance(op.kernel, Attention)}
     needed = {op.operator: op.kernel for op in gradients if isinstance(op.kernel, Gemm)}  # not the sum of gradients
     own = {op.operator: op.name for op in body.ops if isinstance(op, Compute) and op.part is Part.INPUT_GRADIENT}
-    attention = {op.operator for op in body.ops if isinstance(op, Compute) and isinstance(op.kernel, Attention)}
     last = _last_kernels(body)
     freed: dict[str, int] = {}
     for ops in (forward.ops, body.ops[::-1]):
         for place, op in _with_places(ops):
-            is_for_weights = op.operator in needed or not (isinstance(op, Compute) or op.operator in attention)
-            if op.purpose in BETWEEN and not is_for_weights and (op.operator in own or place in last):
-                name = own.get(op.operator) or last[place]
-                freed[name] = freed.get(name, 0) + op.held_bytes - op.freed_bytes
+            for operator, held in _read_by(op, attention):
+                if operator not in needed and (operator in own or place in last):
+                    name = own.get(operator) or last[place]
+                    freed[name] = freed.get(name, 0) + held
     # the first of several pieces of a GEMM holds the gradient for all of them
     first = {op.operator: op.name for op in reversed(body.ops) if _gradient_bytes(op, needed)}
     holding = (
@@ -64,6 +64,14 @@ def _between(body: Body, forward: Body, weights: Body) -> Body:
         for op in body.ops
     )
     return _freeing(holding, freed)
+
+
+def _read_by(op: AnyOp, attention: set[str]) -> Iterator[tuple[str, int]]:
+    """The operators that read what an operation holds, and its bytes, less what it frees. What came from other ranks stays for
+    weight gradients, except for attention."""
+    if op.purpose in BETWEEN and (isinstance(op, Compute) or op.operator in attention):
+        yield op.operator, op.held_bytes - op.freed_bytes - sum(size_bytes for _, size_bytes in op.held_results)
+        yield from op.held_results
 
 
 def _gradient_bytes(op: AnyOp, needed: Mapping[str, Kernel]) -> int:
