@@ -69,6 +69,20 @@ def test_t11_6_a_working_set_is_what_a_kernel_reads_and_writes_and_nobody_holds(
     )
 
 
+@pytest.mark.parametrize("attention", ["", "unfused"])
+@pytest.mark.parametrize(
+    "recompute",
+    ["selective", "per-op", "full", sim.Recompute("full", early_stop=True), sim.Recompute(ops=("mlp_up", "gated_activation"))],
+)
+def test_t11_6_what_was_repeated_is_held_already(recompute: Any, attention: str) -> None:
+    """Gradients of a layer that is repeated take what those of any other layer take."""
+    plain, again = (
+        {op.name: op.working_bytes for op in ops_of(of(sim.Plan(dp=4, recompute=words), attention=attention), BACKWARD)}
+        for words in ("none", recompute)
+    )
+    assert plain == {name: again[name] for name in plain}
+
+
 def test_t11_6_gradients_of_tables_and_of_weights_that_are_added_by_a_kernel() -> None:
     table, weight = VOCAB * HIDDEN // TOKENS, HIDDEN * INNER // TOKENS
     assert working(of(), "embedding", Part.WEIGHT_GRADIENT) == 3 * HIDDEN + table

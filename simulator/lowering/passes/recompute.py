@@ -39,7 +39,6 @@ from ...program.slot import BACKWARD, FORWARD, INPUT_GRADIENT
 from ..attention_inputs import plain
 from ..segments import Keeping, Segment, made_bytes, segments
 
-
 _Read = dict[str, tuple[tuple[str, int], ...]]
 """Name of a repeated operation -> the results that it holds for other operators: operator, and bytes."""
 

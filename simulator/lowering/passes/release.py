@@ -46,11 +46,11 @@ def release_activations(program: Program) -> Program:
 def _between(body: Body, forward: Body, weights: Body) -> Body:
     """Input gradients that free what no weight gradient needs, and hold the gradients that weight gradients need."""
     gradients = (op for op in weights.ops if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT)
-    attention = {op.operator for op in body.ops if isinstance(op, Compute) and isinstance(op.kernel, Attention)}
     needed = {op.operator: op.kernel for op in gradients if isinstance(op.kernel, Gemm)}  # not the sum of gradients
     own = {op.operator: op.name for op in body.ops if isinstance(op, Compute) and op.part is Part.INPUT_GRADIENT}
     last = _last_kernels(body)
     freed: dict[str, int] = {}
+    attention = {op.operator for op in body.ops if isinstance(op, Compute) and isinstance(op.kernel, Attention)}
     for ops in (forward.ops, body.ops[::-1]):
         for place, op in _with_places(ops):
             for operator, held in _read_by(op, attention):

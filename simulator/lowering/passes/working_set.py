@@ -10,6 +10,7 @@ The loss has its own copies of the logits, whose bytes the framework states (`Me
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -61,7 +62,12 @@ def keep_results(program: Program, sent_bytes: int) -> Program:
 
 def _working(body: Body, forward: Body, sizes: Sizes) -> Iterator[AnyOp]:
     """The operations of a body with their working sets; `forward` is the forward pass of the same microbatch."""
-    inputs = {op.operator: op for op in forward.ops if isinstance(op, Compute) and op.operator == op.name}
+    again_bytes = _repeated_bytes(body)
+    inputs = {
+        op.operator: replace(op, held_bytes=op.held_bytes + again_bytes[op.operator])
+        for op in forward.ops
+        if isinstance(op, Compute) and op.operator == op.name
+    }
     added = {op.operator for op in body.ops if op.purpose is Purpose.ACCUMULATE}
     for op in body.ops:
         first = inputs.get(op.operator)
@@ -71,8 +77,20 @@ def _working(body: Body, forward: Body, sizes: Sizes) -> Iterator[AnyOp]:
             yield op
 
 
+def _repeated_bytes(body: Body) -> Counter[str]:
+    """The bytes that repeated operations hold, by the operator that reads them."""
+    found = Counter[str]()
+    for op in (op for op in body.ops if isinstance(op, Compute) and op.purpose is Purpose.RECOMPUTE):
+        found[op.operator] += op.held_bytes
+        for operator, size_bytes in op.held_results:
+            found[operator] += size_bytes
+            found[op.operator] -= size_bytes
+    return found
+
+
 def _working_bytes(op: Compute, first: Compute, sizes: Sizes, *, makes_gradient: bool) -> float:
-    """Bytes that an operation takes while it runs; `first` is the forward operation of its operator."""
+    """Bytes that an operation takes while it runs; `first` is the forward operation of its operator, with all bytes that are held
+    for it."""
     kernel, gradient_bytes = op.kernel, 0.0
     if op.layer < 0 and op.split in LOSS:
         logits = kernel.rows * kernel.columns if isinstance(kernel, Rowwise) else 0
