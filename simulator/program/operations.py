@@ -103,7 +103,8 @@ class Op(Plain):
     held_bytes: int = 0
     """Memory that the op takes at its start."""
     held_results: tuple[tuple[str, int], ...] = ()
-    """The parts of `held_bytes` that another operator reads: for each, the operator, and its bytes."""
+    """The parts of `held_bytes` that another operator reads: for each, the operator, and its bytes. None once working sets are
+    known."""
     freed_bytes: int = 0
     """Memory that the op gives back at its end."""
     working_bytes: int = 0

@@ -69,7 +69,7 @@ def _working(body: Body, forward: Body, sizes: Sizes) -> Iterator[AnyOp]:
         if isinstance(op, Compute) and op.operator == op.name
     }
     added = {op.operator for op in body.ops if op.purpose is Purpose.ACCUMULATE}
-    for op in body.ops:
+    for op in (replace(op, held_results=()) if op.held_results else op for op in body.ops):
         first = inputs.get(op.operator)
         if isinstance(op, Compute) and first and op.purpose in (None, Purpose.ACCUMULATE, Purpose.RECOMPUTE):
             yield replace(op, working_bytes=int(_working_bytes(op, first, sizes, makes_gradient=op.operator in added)))
