@@ -36,7 +36,8 @@ class Renaming:
 
     def op(self, op: AnyOp) -> AnyOp:
         after = None if op.after is None else tuple(map(self, op.after))
-        return replace(op, name=self(op.name), operator=self(op.operator), after=after)
+        results = tuple((self(operator), size_bytes) for operator, size_bytes in op.held_results)
+        return replace(op, name=self(op.name), operator=self(op.operator), after=after, held_results=results)
 
     def step(self, step: Step) -> Step:
         outputs, waits = (tuple((self(name), key) for name, key in pairs) for pairs in (step.outputs, step.waits))
