@@ -1,7 +1,7 @@
 """The table of a search in SQLite: what is known about each plan, from its memory to its simulated step.
 
 The hash is that of the scenario without the plan, of the plan with the table that is its schedule, and of the version of the
-program.
+program. Options of sharding and of recomputation that a scenario states are part of it: plans of their kind have them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from ._result_store import Row, Table, opened_store
 from ._scenario_key import ScenarioKeys, of_files
 
 MOST_BASES = 1024
+WITH_OPTIONS = ("plan.sharding", "plan.recompute")
+"""Parts of a plan whose options a plan of the space takes from the scenario."""
 TABLE = Table(
     "search",
     {
@@ -72,7 +74,8 @@ def _key_of_rest(base: Base, others: Sequence[tuple[str, Any]]) -> str:
     """The hash of a scenario with the values of some other fields, without the fields that differ from plan to plan."""
     document = with_values(base.document, others)
     for name in (*OF_SPACE, "plan.placement"):
-        if document.at(place_of(name)) is not None:
+        value = document.at(place_of(name))
+        if value is not None and not (name in WITH_OPTIONS and isinstance(value, dict)):
             document = document.changed(place_of(name), None, Mark("the search"))
     return ScenarioKeys().key(document)
 

@@ -89,6 +89,20 @@ def test_a_search_goes_on_where_it_was(searched: tuple[object, ...], tmp_path: P
     assert more["best"] == trainsim(*searched, "--objective", "memory", "--json").record["best"]
 
 
+def test_a_plan_with_other_options_is_simulated_again(
+    searched: tuple[object, ...], tmp_path: Path, simulated: list[Any]
+) -> None:
+    """The space has words only: options of sharding and recomputation are those of the scenario."""
+    (tmp_path / "space.yaml").write_text(SPACE.replace("[none]", "[full]") + "sharding: [fsdp]\n")
+    store = ("--store", tmp_path / "p.sqlite", "--json", "--resume")
+    fsdp, full = "plan.sharding={{kind: fsdp, prefetch: {}}}", "plan.recompute={{scope: full, every: {}}}"
+    for options in (fsdp.format(2), fsdp.format(0), full.format(1), full.format(2)):
+        simulated.clear()
+        again = trainsim(*searched, *store, "--set", options).record
+        assert simulated
+        assert again["best"] == trainsim(*searched, "--set", options, "--json").record["best"]
+
+
 def test_every_point_is_in_one_shard() -> None:
     for of in (1, 3, 8):
         numbers = [number for shard in range(1, of + 1) for number in Shard(shard, of).numbers(20)]
