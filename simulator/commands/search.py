@@ -201,11 +201,13 @@ def _counted(found: Found) -> str:
 
 
 def _nothing_runs(found: Found) -> Infeasible:
-    """The error for a space in which no plan runs: the memory that the nearest plan lacks, or else why most are infeasible."""
+    """The error for a space in which no plan runs: the days, the memory that the nearest plan lacks, or why most are
+    infeasible."""
+    from ..search.best_first import SIMULATED, TOO_SLOW
     from ..units import GIB
 
     message = f"no plan can run: {_counted(found)}"
-    if "too slow for the days" in found.counts:
+    if {TOO_SLOW, SIMULATED} & found.counts.keys():  # a simulated plan that is not wanted takes too many days
         return Infeasible(message, hint="more GPUs with --gpus, or more --days")
     if nearest := found.nearest():
         plan, lack = nearest
@@ -217,8 +219,10 @@ def _nothing_runs(found: Found) -> Infeasible:
 
 def _record(found: Found, options: dict[str, Any]) -> dict[str, Any]:
     """The content of `trainsim search --json`."""
+    from ..search.best_first import BOUNDED
+
     counts = found.counts
-    bounded = sum(number for status, number in counts.items() if status.startswith("slower"))
+    bounded = sum(counts.get(status, 0) for status in BOUNDED)
     reasons = {field: {"plans": number, "example": example} for field, (number, example) in found.reasons.items()}
     return {
         "plans": len(found.search.plans),

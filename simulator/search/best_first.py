@@ -130,6 +130,8 @@ WEIGH, OPEN, EXAMINE, SIMULATE = range(4)
 LEFT_OUT = {OPEN: BY_KERNELS, EXAMINE: BY_BUSY_TIME, SIMULATE: BY_BOUND}
 """Outcome of plans whose next question is no longer needed."""
 DOMINATED = "dominated by the front"
+BOUNDED = (*LEFT_OUT.values(), DOMINATED, TOO_SLOW)
+"""Outcomes of plans that their bounds exclude."""
 
 
 @dataclass(slots=True)

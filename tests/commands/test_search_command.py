@@ -31,6 +31,24 @@ def test_json_counts_every_plan(searched: tuple[object, ...]) -> None:
     assert {"plan", "step_time_s", "peak_memory_bytes", "mfu"} <= set(record["best"][0])
 
 
+@pytest.mark.parametrize("more", [("--pareto", "gpus"), ("--tokens", 1e12, "--days", 4)], ids=lambda more: more[0])
+def test_json_counts_what_a_front_or_the_days_exclude(searched: tuple[object, ...], more: tuple[object, ...]) -> None:
+    record = trainsim(*searched, "--json", *more).record
+    assert record["bounded"] > 0
+    assert record["simulated"] + record["bounded"] + record["infeasible"] == record["plans"] == 6
+
+
+@pytest.mark.parametrize("days", [2.9, 0.1])
+def test_where_all_plans_take_too_many_days_the_hint_is_to_allow_more(
+    searched: tuple[object, ...], tmp_path: Path, days: float
+) -> None:
+    """The bound of the only plan is below 2.9 days, and its step above."""
+    (tmp_path / "space.yaml").write_text(SPACE.replace("[1, 2]", "[1]").replace("[1, 2, 3]", "[1]"))
+    said = trainsim(*searched, "--tokens", 1e12, "--days", days)
+    assert (said.code, "more GPUs with --gpus, or more --days" in said.err) == (3, True), said.err
+    assert ("1 simulated" in said.err) == (days == 2.9)
+
+
 def test_the_winner_is_a_scenario_that_runs(searched: tuple[object, ...], tmp_path: Path) -> None:
     said = trainsim(*searched, "--write", tmp_path / "best.yaml", "--json")
     again = trainsim("run", tmp_path / "best.yaml", "--json").record
