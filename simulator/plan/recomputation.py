@@ -62,6 +62,11 @@ class Recompute(Declared):
         ]
         return ", ".join(self.words) + (f" ({', '.join(layers)})" if self.words and layers else "")
 
+    @property
+    def counts_layers(self) -> bool:
+        """Whether what is recomputed depends on how layers are divided into stages."""
+        return self.first is not None or self.every > 1 or self.together > 1
+
     def takes(self, layer: int) -> bool:
         """Whether a layer, counted within its stage, is one of those that the fields `first` and `every` choose."""
         return layer >= 0 and (self.first is None or layer < self.first) and (layer + 1) % self.every == 0

@@ -243,20 +243,30 @@ def _weighed(kept: _Kept, choice: Choice) -> tuple[Weighed, Scenario | None]:
 def _branch_bounds_ns(kept: _Kept, legal: Sequence[tuple[int, Scenario]]) -> Iterator[tuple[int, int]]:
     """For each plan the kernels of all microbatches of a replica, evenly divided among its pipeline ranks.
 
-    The kernels of a microbatch are those of the plan with the shortest bodies, of plans with the same kinds of slots and shards;
-    where a part of the model learns, also with as many stages, as all but the first compute gradients of all their inputs.
+    The kernels of a microbatch are those of the plan with the shortest bodies, of plans with the same kinds of slots and shards,
+    and with the same stages where kernels depend on them.
     """
     alike: dict[object, list[tuple[int, Scenario]]] = {}
     for number, scenario in legal:
-        plan = scenario.plan
-        stages = (derived.schedule_shape(scenario).stages, plan.layout) if scenario.job.learns_in_part else ()
-        key = slot_kinds(scenario, kept.times), plan.full_sharding, derived.alone(scenario), stages
+        stages = (derived.schedule_shape(scenario).stages, scenario.plan.layout) if _depends_on_stages(scenario) else ()
+        key = slot_kinds(scenario, kept.times), scenario.plan.full_sharding, derived.alone(scenario), stages
         alike.setdefault(key, []).append((number, scenario))
     for several in alike.values():
         shortest = max((scenario for _, scenario in several), key=lambda scenario: scenario.plan.pp * scenario.plan.chunks)
         slots = plan_slots(shortest, _site(shortest), kept.times)
         kernels_ns = slots.kernels_ns() if slots else 0
         yield from ((number, kernels_ns * derived.microbatches(one) // one.plan.pp) for number, one in several)
+
+
+def _depends_on_stages(scenario: Scenario) -> bool:
+    """Whether the kernels of a microbatch, on all stages together, depend on how layers are divided into stages.
+
+    Where a part of the model learns, all stages but the first compute gradients of all their inputs. Where some layers are
+    recomputed, they are counted within a stage. A norm takes in a residual sum of the layer before only if that is on its stage.
+    """
+    framework = scenario.framework
+    joins = framework.compile or framework.fusion.residual_norm
+    return scenario.job.learns_in_part or scenario.plan.recomputation.counts_layers or joins
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,9 +89,7 @@ def test_a_search_goes_on_where_it_was(searched: tuple[object, ...], tmp_path: P
     assert more["best"] == trainsim(*searched, "--objective", "memory", "--json").record["best"]
 
 
-def test_a_plan_with_other_options_is_simulated_again(
-    searched: tuple[object, ...], tmp_path: Path, simulated: list[Any]
-) -> None:
+def test_a_plan_with_other_options_is_simulated_again(searched: tuple[object, ...], tmp_path: Path, simulated: list[Any]) -> None:
     """The space has words only: options of sharding and recomputation are those of the scenario."""
     (tmp_path / "space.yaml").write_text(SPACE.replace("[none]", "[full]") + "sharding: [fsdp]\n")
     store = ("--store", tmp_path / "p.sqlite", "--json", "--resume")

@@ -10,12 +10,14 @@ import pytest
 import yaml
 
 import simulator as sim
-from simulator.config import catalog
+from simulator.config import catalog, derived, feasible
 from simulator.errors import UserError
 from simulator.search.best_first import LEFT_OUT, SIMULATED
-from simulator.search.search import Found, aim_of, base_of, found_of
+from simulator.search.search import Found, aim_of, base_of, choices_of, found_of
+from simulator.search.slot_times import SlotTimes, plan_slots
 from simulator.search.space import Choice, Space, choices, space_of
-from simulator.search.weigh import Base, Measured, measured
+from simulator.search.weigh import LEGAL, Base, Measured, measured, scenario_of, weighed
+from simulator.simulation.simulate import site_of
 
 from ..commandline import SMALL
 
@@ -25,6 +27,12 @@ FROZEN: dict[str, Any] = {
     "model": {"layers": 16, "hidden": 4096, "heads": 16, "ffn_hidden": 12288, "vocab": 4096, "gated_mlp": True},
     "cluster": {"name": "dgx-h100", "nodes": 1},
     "job": {"sequence_length": 4096, "global_batch": 16, "frozen_layers": 14},
+}
+FIRST_LAYERS: dict[str, Any] = {
+    "model": {"layers": 32, "hidden": 2048, "heads": 16, "ffn_hidden": 8192, "vocab": 1024},
+    "cluster": {"name": "dgx-h100", "nodes": 1},
+    "plan": {"recompute": {"scope": "full", "first": 1}},
+    "job": {"sequence_length": 8192, "global_batch": 128},
 }
 SPACES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "tensor": (SCENARIO, {"tp": [1, 2, 4], "pp": [1], "microbatch": [1, 2], "recompute": ["none"]}, "step_time"),
@@ -59,6 +67,11 @@ SPACES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"tp": [1, 2], "pp": [2, 4], "microbatch": [1], "recompute": ["none"], "schedule": ["dualpipe"], "split": ["even"]},
         "step_time",
     ),
+    "first layers": (
+        FIRST_LAYERS,
+        {"tp": [1], "pp": [2], "microbatch": [1], "chunks": [16], "recompute": ["selective", "full"], "split": ["even"]},
+        "step_time",
+    ),
     "recomputation": (FRAMEWORK, {"tp": [1, 2], "pp": [2, 4], "microbatch": [1, 2], "split": ["even"]}, "step_time"),
 }
 RUN_AGAIN: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
@@ -68,7 +81,7 @@ RUN_AGAIN: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     (SCENARIO, {"tp": [1, 2], "pp": [1, 2], "cp": [1, 2], "microbatch": [1, 2], "sharding": ["none", "zero1", "zero3", "fsdp"]}),
 )  # fmt: skip
 SLOWER = tuple(LEFT_OUT.values())
-FAST = ("tensor", "cost", "memory", "frozen")
+FAST = ("tensor", "cost", "memory", "frozen", "first layers")
 
 
 def found(base: dict[str, Any], space: dict[str, Any], objective: str, top: int = 3) -> Found:
@@ -101,6 +114,28 @@ def test_the_best_are_those_of_all(name: str) -> None:
     assert [(plan.value, plan.text) for plan in result.best] == sorted(values)[:3]
     assert result.confirmed == "confirmed by the reference engine"
     assert sum(result.counts.values()) == len(result.search.plans)
+
+
+OF_STAGES: tuple[dict[str, Any], ...] = (
+    *({"plan": {"recompute": {"scope": "full", **some}}} for some in ({"first": 1}, {"every": 4}, {"together": 3})),
+    {"framework": "paxml-2024"},
+    {"job": {**SCENARIO["job"], "frozen_layers": 6}},
+)
+"""Scenarios in which the kernels of all stages together depend on how layers are divided into stages."""
+
+
+@pytest.mark.parametrize("given", OF_STAGES, ids=str)
+def test_the_bound_of_a_branch_has_no_more_kernels_than_any_of_its_plans(given: dict[str, Any]) -> None:
+    base = base_of({**SCENARIO, **given})
+    space = {"tp": [2], "pp": [2, 4], "microbatch": [1], "recompute": ["full"], "schedule": ["chimera", "interleaved"]}
+    branch = choices_of(base, space)
+    for choice, found in zip(branch, weighed(base, branch), strict=True):
+        if found.status != LEGAL:
+            continue
+        of = feasible.check(scenario_of(base, choice))
+        slots = plan_slots(of, site_of(of), SlotTimes())
+        assert slots
+        assert 0 < found.branch_ns <= slots.kernels_ns() * derived.microbatches(of) // choice.pp
 
 
 def test_plans_are_skipped_and_never_better() -> None:
