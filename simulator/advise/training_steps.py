@@ -1,9 +1,9 @@
 """The steps in which people choose the parallelism of a training run, each with the number that decides it.
 
 The order is that of practice: a model that fits on one GPU is replicated; one that fits in a node is divided by tensor
-parallelism, whose collectives need NVLink; a larger one is divided by layers across nodes; replicas share their state;
-experts go to different GPUs; long sequences are divided too; and a pipeline's bubble is shortened. Each step proposes the plan
-with the least model parallelism that fits, and one with less that fits with recomputation.
+parallelism, whose collectives need NVLink; a larger one is divided by layers across nodes, and where nodes have no NVLink inside
+them too; replicas share their state; experts go to different GPUs; long sequences are divided too; and a pipeline's bubble is
+shortened. Each step proposes the plan with the least model parallelism that fits, and one with less that fits with recomputation.
 
 Sources, read in November 2026: NVIDIA-NeMo/Megatron-Bridge, docs/parallelisms.md, the guide to choosing (data parallelism alone
 below a billion parameters; tensor parallelism within a node with NVLink, pipelines across nodes; of a mixture the degree of
@@ -22,6 +22,8 @@ from ..errors import either
 from ..units import show_bytes
 from .candidates import Candidate, Proposal, candidate, fastest, fitting, group_needed, legal, with_any_batch, with_plan
 
+PCIE = "pcie"
+"""The inside of a node without NVLink."""
 LONG_TOKENS = 8192
 """Tokens of a sequence above which context parallelism is considered."""
 MOST_CHUNKS = 4
@@ -156,6 +158,27 @@ def sharding(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
     return Thought("sharding", text, (*zero1, *zero2, *full))
 
 
+def without_nvlink(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
+    """Where GPUs of a node have PCIe only, collectives in every layer take long: stages exchange activations alone."""
+    stages = stages_of(base, 1)
+    if base.cluster.inside_name != PCIE or not stages or (found and _is_replica(found[0].candidate)):
+        return None
+    text = (
+        "the GPUs of a node have no NVLink, and PCIe carries collectives of every layer slowly; stages exchange activations alone"
+    )
+    candidates = fitting(base, ({"pp": pp, "sharding": "zero1"} for pp in stages))
+    if not candidates:
+        return Thought("PCIe", f"{text}: up to {stages[-1]} of them do not fit without tensor parallelism")
+    one = min(candidates, key=lambda one: one.plan.pp)
+    text += f": {one.plan.pp} of them are the fewest that fit without tensor parallelism{_recomputing(one)}"
+    return Thought("PCIe", text, candidates)
+
+
+def _is_replica(one: Candidate) -> bool:
+    """Whether every GPU holds the whole model."""
+    return one.plan.tp == one.plan.pp == 1 and one.plan.full_sharding.kind == "none"
+
+
 def experts(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
     """Experts are most of a mixture's parameters, and each token uses few of them: they go to different GPUs, whole."""
     model, per_node, gpus = base.model, base.cluster.gpus_per_node, base.cluster.gpus
@@ -227,5 +250,5 @@ def _interleaved(scenario: Scenario, chunks: int) -> Candidate | None:
     return candidate(replace(scenario, plan=replace(plan, group=group_needed(replace(scenario, plan=plan)))))
 
 
-STEPS: tuple[Think, ...] = (one_gpu, tensor, pipeline, sharding, experts, long_inputs, bubble)
+STEPS: tuple[Think, ...] = (one_gpu, tensor, pipeline, sharding, without_nvlink, experts, long_inputs, bubble)
 """The steps in the order in which people reason."""

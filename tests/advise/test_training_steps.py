@@ -23,6 +23,7 @@ from simulator.advise.training_steps import (
     sharding,
     tensor,
     tensor_degrees,
+    without_nvlink,
 )
 from simulator.config import load
 from simulator.config.scenario import Scenario
@@ -128,6 +129,22 @@ def test_what_no_node_holds_is_divided_across_nodes(model: str | dict[str, Any])
 
 
 @pytest.mark.slow
+def test_without_nvlink_stages_take_the_place_of_tensor_parallelism() -> None:
+    base = base_of("llama3-8b", 16, 2048, "l40s-pcie")
+    assert [(plan.tp, plan.pp, plan.sharding) for plan in plans(without_nvlink, base)] == [(1, 2, "zero1")]
+    assert said(without_nvlink, base).endswith("2 of them are the fewest that fit without tensor parallelism")
+    assert without_nvlink(base_of("llama3-8b", 16, 2048), []) is None
+    small = base_of("llama3.2-1b", 16, 2048, "l40s-pcie")
+    assert without_nvlink(small, [proposed(small)]) is None, "a replica fits on one GPU"
+    assert "do not fit" in said(without_nvlink, base_of("llama3-405b", 16, 2048, "l40s-pcie"))
+
+
+def test_on_pcie_the_advice_is_a_pipeline() -> None:
+    data = {"model": "llama3-8b", "cluster": "l40s-pcie", "job": {"sequence_length": 2048, "global_batch": 64}}
+    best = sim.advise(sim.scenario(data)).best.candidate.plan
+    assert (best.tp, best.pp) == (1, 2)
+
+
 def test_405_billion_on_16384_gpus_take_a_node_for_each_stage() -> None:
     base = base_of("llama3-405b", 16384)
     assert base.job.tokens == 16 * 2**20
