@@ -125,11 +125,11 @@ class SampledSearch(Search):
             self.add(number, found.measured, tell)
 
     def _learn(self, study: Study, trial: Trial, plan: Looked) -> None:
-        """Reports to optuna the value of a plan, or its lower bound if that excludes it; a plan that cannot run has the worst
-        value."""
+        """Reports to optuna the value of a plan, or its lower bound if that excludes it; a plan that cannot run, or takes too
+        long for the days, has the worst value."""
         from optuna.trial import TrialState
 
-        if plan.value is not None:
+        if plan.value is not None and plan.simulated()[1] <= self.aim.within_s:
             study.tell(trial, plan.value[0])
         elif plan.status == BY_BUSY_TIME:
             study.tell(trial, self.aim.least(plan.weighed, plan.bound_ns)[0])

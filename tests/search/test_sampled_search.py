@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,6 +61,20 @@ def test_what_is_proposed_can_run_and_the_budget_is_kept() -> None:
     assert found.confirmed == "confirmed by the reference engine"
     for plan in found.best:
         assert sim.scenario(found.document(plan).data).simulate().metrics.step_time_s == plan.simulated()[1]
+
+
+@needs_optuna
+@pytest.mark.parametrize(("within_s", "said"), [(1.0, [32.0]), (0.005, ["PRUNED"])])
+def test_a_plan_that_takes_too_many_days_is_learned_as_the_worst(within_s: float, said: list[Any]) -> None:
+    """It has as few GPUs as any, which is the value of other plans."""
+    aim = aim_of("gpus", 1, within_s=within_s)
+    space = {**SPACE, "tp": [1], "pp": [1], "microbatch": [1], "recompute": ["none"]}
+    found = SampledSearch(base_of({**FRAMEWORK, "cluster": {"name": "dgx-h100"}}), aim, [], space=space_of(space), budget=1)
+    found.run(Workers(1), lambda text: None)
+    told = list[Any]()
+    study = SimpleNamespace(tell=lambda trial, value=None, state=None: told.append(value or state.name))
+    found._learn(study, SimpleNamespace(), found.plans[0])  # type: ignore[arg-type]
+    assert told == said
 
 
 @needs_optuna
