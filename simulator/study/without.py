@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -175,9 +176,11 @@ class Counterfactual:
         """Durations of kernels, in nanoseconds, with which every rank computes for as long as the mean rank; ranks of the same
         program take equally long at every kernel."""
         timeline = self.result.engine_timeline
-        graph, skeleton = timeline.expansion.graph, timeline.expansion.skeleton
-        speeds = np.array([profile.value[0] for profile in graph.profiles])[graph.speed_profile]
-        took_ns = [own * FULL_SPEED / speed for own, speed in zip(own_ns, speeds[: skeleton.ranks], strict=True)]
+        graph, skeleton, window = timeline.expansion.graph, timeline.expansion.skeleton, self.result.observation.window
+        profiles = [graph.profiles[number] for number in graph.speed_profile[: skeleton.ranks].tolist()]
+        spans_ns = zip(np.asarray(window.begin_ns).tolist(), np.asarray(window.end_ns).tolist(), strict=True)
+        speeds = [_mean_speed(profile, *span_ns) for profile, span_ns in zip(profiles, spans_ns, strict=True)]
+        took_ns = [own * FULL_SPEED / speed for own, speed in zip(own_ns, speeds, strict=True)]
         total_ns = np.array([took.sum() for took in took_ns])
         mean_ns = float(np.dot(total_ns, timeline.multiplicity)) / timeline.ranks
         for program in np.unique(skeleton.program).tolist():
@@ -187,6 +190,12 @@ class Counterfactual:
                 for which in alike.tolist():
                     took_ns[which] = same
         return [took * (mean_ns / took.sum()) if took.sum() else took for took in took_ns]
+
+
+def _mean_speed(profile: Profile, begin_ns: int, end_ns: int) -> float:
+    """The mean speed between two times."""
+    times_ns = [begin_ns, *(since for since in profile.since_ns if begin_ns < since < end_ns), end_ns]
+    return sum(profile.at(since) * (until - since) for since, until in pairwise(times_ns)) / (end_ns - begin_ns)
 
 
 def _at_full_speed(graph: TaskGraph) -> TaskGraph:

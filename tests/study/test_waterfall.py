@@ -61,6 +61,16 @@ def test_a_slow_rank_is_imbalance_and_nothing_else() -> None:
     assert usual.step_s([IMBALANCE]) == pytest.approx(usual.step_s([]), rel=1e-6)
 
 
+@pytest.mark.parametrize("part", [0.1, 0.5])
+def test_a_rank_that_is_slow_for_a_part_of_a_step_is_as_much_imbalance(part: float) -> None:
+    """It computes for longer by half of that time, and others wait for it; evened, all take an eighth of that."""
+    plan = {"tp": 1, "pp": 1, "dp": 8}
+    last_s = part * run_of(plan).metrics.step_time_s
+    slow = run_of(plan, sim.Perturb(rank=3, speed=0.5, until_s=last_s))
+    bars = {bar.cause: bar.seconds for bar in waterfall(slow).bars}
+    assert bars[IMBALANCE] == pytest.approx(last_s / 2 * 7 / 8, rel=0.15)
+
+
 def test_hot_experts_are_imbalance_and_no_bubble() -> None:
     """Members of a group wait for each other in every layer; evened in every layer, none waits."""
     model = small_model(experts=8, experts_per_token=2, expert_ffn_hidden=4096, hidden=2048, heads=16)
