@@ -260,11 +260,11 @@ class Search:
         tell(f"best of {len(self.best):,} simulated plans: {self.plans[self.best[0][2]].text}")
 
     def _front(self) -> Iterator[tuple[Value, str, int]]:
-        """The simulated plans that no other plan dominates, the fastest first."""
+        """The simulated plans that no other plan dominates, the fastest first; of equally fast plans those with the least other
+        quantity."""
         least: tuple[float, float] | None = None
-        for value, text, number in self.best:
-            _, step_time_s, _ = self.plans[number].simulated()
-            other = self._other(number)
+        known = [(self.plans[one[2]].simulated()[1], self._other(one[2]), one) for one in self.best]
+        for step_time_s, other, (value, text, number) in sorted(known):
             if least is None or other < least[1] or (step_time_s, other) == least:
                 least = step_time_s, other
                 yield value, text, number

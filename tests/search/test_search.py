@@ -12,7 +12,7 @@ import yaml
 import simulator as sim
 from simulator.config import catalog, derived, feasible
 from simulator.errors import UserError
-from simulator.search.best_first import LEFT_OUT, SIMULATED
+from simulator.search.best_first import LEFT_OUT, SIMULATED, search_of
 from simulator.search.search import Found, aim_of, base_of, choices_of, found_of
 from simulator.search.slot_times import SlotTimes, plan_slots
 from simulator.search.space import Choice, Space, choices, space_of
@@ -281,6 +281,16 @@ def test_a_front_is_that_of_all_plans(against: str) -> None:
 
     front = {text for step_s, other, text in points if not dominated(step_s, other)}
     assert {plan.text for plan in result.best} == front
+
+
+@pytest.mark.parametrize("bytes_of", [(2, 1, 1), (1, 2, 1), (1, 1, 2)])
+def test_of_equally_fast_plans_those_with_least_memory_are_on_the_front(bytes_of: tuple[int, ...]) -> None:
+    space = {"tp": [1], "pp": [1], "microbatch": [1], "recompute": ["none", "selective", "full"]}
+    base = base_of(SCENARIO)
+    looked = search_of(base, aim_of("step_time", 1, "memory"), choices_of(base, space))
+    for number, memory_bytes in enumerate(bytes_of):
+        looked.add(number, Measured(1.0, memory_bytes=memory_bytes), lambda text: None)
+    assert {number for *_, number in looked.best} == {number for number, of in enumerate(bytes_of) if of == 1}
 
 
 def test_only_plans_within_the_days_are_wanted() -> None:
