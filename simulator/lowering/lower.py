@@ -19,7 +19,7 @@ from ..workload.model import Model
 from .build import build, names_of, steps_of
 from .chunked_head import chunks_head
 from .iterations import between_norms, repeat
-from .kernels_of_framework import accumulate, whole_table_gradients
+from .passes.accumulate import accumulate, whole_table_gradients
 from .passes.context_parallel import ContextParallel, context_parallel
 from .passes.data_parallel import FP32_BYTES, DataParallel, OfParameters, Replicas, data_parallel
 from .passes.decomposed_gemms import decomposed_gemms

@@ -327,12 +327,12 @@ def test_launches_cost_what_the_profile_says() -> None:
 
 
 def test_a_small_model_is_bound_by_launches_and_graphs_free_it() -> None:
-    small = replace(scenario(plan=sim.Plan(dp=8)), job=sim.Job(sequence_length=64, global_batch=64, microbatch_size=1))
+    small = replace(scenario(plan=sim.Plan(dp=8)), job=sim.Job(sequence_length=64, global_batch=128, microbatch_size=1))
     software = sim.framework("megatron-core-2025")
     small = replace(small, fidelity=sim.Fidelity(calibration="kernels"))
     eager, graphs = (replace(small, framework=replace(software, cuda_graphs=on)).simulate().metrics for on in (False, True))
-    assert eager.launch_s > 0.25 * eager.step_time_s
-    assert graphs.step_time_s < 0.8 * eager.step_time_s
+    assert eager.launch_s > 0.3 * eager.step_time_s
+    assert graphs.step_time_s < 0.7 * eager.step_time_s
 
 
 def test_t9_8_overlap_is_the_plans_and_else_the_frameworks() -> None:
