@@ -446,7 +446,7 @@ def test_a_host_that_waits_for_its_gpu_never_shortens_a_step(
     assert ends == sorted(ends)
 
 
-def test_launches_of_inputs_take_the_time_of_kernels_at_both_ends_of_the_pipeline() -> None:
+def test_t8_11_launches_of_inputs_take_the_time_of_kernels_at_both_ends_of_the_pipeline() -> None:
     loading, labels = replace(EAGER, input_launches=7), bound_with(of_plan(PLANS["tp pp"], batch=8), EAGER).labels
     taken = [[int(binding_launches.launch_times_ns(of, host).sum()) for of in labels] for host in (EAGER, loading)]
     more = [later - sooner for sooner, later in zip(*taken, strict=True)]
