@@ -79,8 +79,12 @@ class _RoleLaunches:
     """Row -> the row whose launch includes it: itself, or the first row of its CUDA graph."""
     barriers: Array
     """The rows that the host waits for, in order."""
+    of_all: Array
+    """Barrier -> whether it is one of all ranks."""
     part: Array
     """Row -> number of barriers before it."""
+    common: Array
+    """Row -> number of barriers of all ranks before it."""
     due_ns: Array
     """Row -> end of its launch, in ns after the last of those barriers; `ANY_TIME` if it waits for no launch."""
     sends: Array
@@ -96,8 +100,8 @@ def with_launches(
     roles = [_role(*of, host, edges, blocks) for of in zip(skeleton.templates, labels, strict=True)]
     best = np.array([max(profile.value) for profile in skeleton.profiles], dtype=np.int64)[skeleton.speed]
     earliest = [_earliest_starts(role, int(best[skeleton.program == p].max(initial=1))) for p, role in enumerate(roles)]
-    if not host.waits:  # otherwise the barriers of two ranks are not the same
-        _raise_by_sends(roles, earliest)
+    passed = [_least_passed_ns(role, int(best[skeleton.program == p].max(initial=1))) for p, role in enumerate(roles)]
+    _raise_by_sends(roles, earliest, passed)
     waiting = [
         np.flatnonzero((role.due_ns > least) | (every & (role.due_ns > ANY_TIME)))
         for role, least in zip(roles, earliest, strict=True)
@@ -116,7 +120,8 @@ def with_launches(
 
 def _role(template: Template, labels: Labels, host: Host, edges: dict[str, int], blocks: bool) -> _RoleLaunches:
     """The launches of a template. Where transfers block, no sender waits for the launch of a receive."""
-    is_barrier = labels.of_op(lambda op: isinstance(op, Collective) and op.kind == BARRIER)
+    of_all = labels.of_op(lambda op: isinstance(op, Collective) and op.kind == BARRIER)
+    is_barrier = of_all.copy()
     if host.waits_for_transfers:
         is_barrier |= np.array([step.phase == WAIT for step in labels.steps])[labels.step]
     row = np.arange(len(template))
@@ -132,14 +137,15 @@ def _role(template: Template, labels: Labels, host: Host, edges: dict[str, int],
         graphed, first = _graphed(labels)
         under = np.where(graphed, first, row)
     order = np.lexsort((at == row, at))
-    is_barrier = is_barrier[order]
+    is_barrier, of_all = is_barrier[order], of_all[order]
     ended_ns = np.cumsum(cost_ns[order])
     passed = np.cumsum(is_barrier) - is_barrier
-    part, due_ns = np.empty_like(row), np.empty_like(row)
-    part[order] = passed
+    part, common, due_ns = (np.empty_like(row) for _ in range(3))
+    part[order], common[order] = passed, np.cumsum(of_all) - of_all
     due_ns[order] = ended_ns - np.concatenate([[0], ended_ns[is_barrier]])[passed]
     due_ns = np.where((receives >= 0) & blocks, ANY_TIME, due_ns[under])
-    return _RoleLaunches(template, labels, order, at, under, order[is_barrier], part, due_ns, sends, receives)
+    barriers = order[is_barrier], of_all[is_barrier]
+    return _RoleLaunches(template, labels, order, at, under, *barriers, part, common, due_ns, sends, receives)
 
 
 def launch_times_ns(labels: Labels, host: Host) -> Array:
@@ -258,19 +264,37 @@ def _raise_by_stream_order(rows: Array, role: _RoleLaunches, least_ns: Array, ea
     earliest[behind] = np.maximum(earliest[behind], ended[follows])
 
 
-def _raise_by_sends(roles: Sequence[_RoleLaunches], earliest: Sequence[Array]) -> None:
+def _least_passed_ns(role: _RoleLaunches, speed: int) -> Array:
+    """For each row, a lower bound of the time in ns from the last barrier of all ranks before it to the last barrier of its own
+    rank; -1 if both are the same.
+
+    Between the two the compute stream has run everything up to the latter barrier, if that is part of the stream.
+    """
+    lane, barriers = role.template.lanes.row(role.labels.lanes.index(COMPUTE)), role.barriers
+    lasts_ns = -(-(role.template.shortest_ns[lane] << SPEED_BITS) // speed) * (role.template.slot[lane] < 0)
+    ended_ns, common = np.cumsum(lasts_ns), role.common[lane]
+    begun_ns = (ended_ns - lasts_ns)[np.searchsorted(common, common)]
+    of_row = np.zeros(len(role.part), dtype=np.int64)
+    of_row[lane] = ended_ns - begun_ns
+    passed_ns: Array = np.append(-1, np.where(role.of_all, -1, of_row[barriers]))
+    return passed_ns[role.part]
+
+
+def _raise_by_sends(roles: Sequence[_RoleLaunches], earliest: Sequence[Array], passed: Sequence[Array]) -> None:
     """Raises `earliest` of receives to that of their sends, both counted from the same barrier of all ranks.
 
-    If a host has barriers of its own, transfers block, and no receive is launched before it starts.
+    A receive is raised if its rank has had no other barrier since; its sender may have had some, `passed` ns later at least. If a
+    host waits for transfers, these block, and no receive is launched before it starts.
     """
     sent: dict[int, tuple[Array, Array]] = {}
-    for role, least in zip(roles, earliest, strict=True):
-        starts, edges = np.maximum(least, role.due_ns), role.sends
-        sent |= {e: (starts[edges == e], role.part[edges == e]) for e in distinct(edges[edges >= 0]).tolist()}
-    for role, least in zip(roles, earliest, strict=True):
+    for role, least, later_ns in zip(roles, earliest, passed, strict=True):
+        starts, edges = np.maximum(least, role.due_ns) + np.maximum(later_ns, 0), role.sends
+        sent |= {e: (starts[edges == e], role.common[edges == e]) for e in distinct(edges[edges >= 0]).tolist()}
+    for role, least, later_ns in zip(roles, earliest, passed, strict=True):
         for edge in distinct(role.receives[role.receives >= 0]).tolist():
-            rows, (starts, part) = np.flatnonzero(role.receives == edge), sent[edge]
-            least[rows] = np.where(part == role.part[rows], np.maximum(least[rows], starts), least[rows])
+            rows, (starts, common) = np.flatnonzero(role.receives == edge), sent[edge]
+            alike = (common == role.common[rows]) & (later_ns[rows] < 0)
+            least[rows] = np.where(alike, np.maximum(least[rows], starts), least[rows])
 
 
 def _launch_durations_ns(role: _RoleLaunches, rows: Array) -> Array:

@@ -266,6 +266,13 @@ def test_t8_5_the_launch_of_the_norm_is_left_out_behind_the_sum_of_a_tied_embedd
         assert not (labels.is_launch & labels.in_phase("norm")).any()
 
 
+def test_t8_5_where_only_the_last_stage_waits_no_other_rank_keeps_a_launch_in_every_microbatch() -> None:
+    of = of_plan({"tp": 2, "pp": 4, "dp": 1}, tokens=8192)
+    for labels in bound_with(of, replace(QUICK, waits=("loss",))).labels:
+        microbatches = {labels.steps[number].microbatch for number in labels.step[labels.is_launch].tolist()}
+        assert len(microbatches) > 8 if labels.pipeline == 3 else len(microbatches) < 8
+
+
 # What a host does
 
 

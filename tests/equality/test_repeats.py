@@ -164,6 +164,11 @@ def test_hosts_and_tied_embeddings_leave_periods_alike(schedule: str) -> None:
     assert check(of)
 
 
+def test_a_host_that_waits_for_every_loss_leaves_periods_alike() -> None:
+    of = pipeline("1f1b", "slowed", LAUNCHES["quick launches"])
+    assert check(replace(of, framework=replace(of.framework, host_waits=("loss",)), job=replace(of.job, sequence_length=2048)))
+
+
 def test_pipelines_on_longer_paths_keep_the_pace_of_the_others() -> None:
     """Half of the replicas have both stages in one pod. Transfers take the time that was measured, on any path."""
     cluster = small_cluster(4, nodes_per_pod=3, fabric="ndr-ib")
