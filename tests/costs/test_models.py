@@ -605,18 +605,18 @@ class TestFiles:
     @pytest.mark.parametrize(
         "old, new, where, says",
         [
-            ("launch_us: 2.455", "launch_us: 1.0e+15", "constants.launch_us", "1000000000000000.0 is too large"),
-            ("compute: 0.95", "compute: 1.95", "constants.compute", "1.95 is too much"),
-            ("norm: 2.71", "norm: 1000", "constants.norm", "1000 is too much"),
-            ("m: [576, 129280]", "m: [576, 57]", "ranges.m", "576 to 57 holds nothing"),
+            (r"launch_us: \S+", "launch_us: 1.0e+15", "constants.launch_us", "1000000000000000.0 is too large"),
+            (r"\bcompute: \S+", "compute: 1.95", "constants.compute", "1.95 is too much"),
+            (r"\bnorm: \S+", "norm: 1000", "constants.norm", "1000 is too much"),
+            (r"\bm: \[576, 129280\]", "m: [576, 57]", "ranges.m", "576 to 57 holds nothing"),
             ("dtype: bf16", "dtype: bf15", "dtype", "'bf15' is not a dtype"),
         ],
     )
     def test_numbers_that_no_kernel_has_are_refused(self, tmp_path: Path, old: str, new: str, where: str, says: str) -> None:
         file = tmp_path / "mine.yaml"
         text = (shipped_fits.folder() / "a100-pcie-80gb.yaml").read_text()
-        assert old in text
-        file.write_text(text.replace(old, new, 1))
+        assert re.search(old, text)
+        file.write_text(re.sub(old, new, text, count=1))
         with pytest.raises(UserError, match=re.escape(f"{where}: {says}")):
             shipped_fits.load(file)
 
