@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import simulator as sim
 from simulator.config import catalog, feasible, load
 from simulator.config.document import read
 from simulator.config.scenario import Scenario
@@ -84,6 +85,11 @@ def test_runs_span_generations_sizes_and_parallelisms() -> None:
     assert {"bf16", "fp16", "fp8", "mxfp8", "nvfp4"} <= {row["dtype"] for row in ROWS}
 
 
+def as_dated_there(of: Scenario) -> Scenario:
+    """A scenario with the profile of the date in the table, which is wrong for some runs (results/validation/misdescribed.py)."""
+    return replace(of, framework=sim.framework("llm-foundry-2023")) if of.framework.name == "llm-foundry-2023-10" else of
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path(TABLE).exists(), reason="the table of published runs is not part of this project")
 def test_a_run_is_its_row_of_the_table() -> None:
@@ -93,7 +99,7 @@ def test_a_run_is_its_row_of_the_table() -> None:
         if row["source_key"] == "single-gpu-steps":
             continue
         theirs = table[row["id"]]
-        assert loaded(scenario(row)) == loaded(scenario_of(theirs)[0]), row["id"]
+        assert as_dated_there(loaded(scenario(row))) == loaded(scenario_of(theirs)[0]), row["id"]
         assert training.measured(row) == pytest.approx(training.measured(theirs), rel=1e-5), row["id"]
         assert training.measured_memory_gb(row) == training.measured_memory_gb(theirs)
         assert (row["tier"], training.apart(row)) == (theirs["tier"], training.apart(theirs))
