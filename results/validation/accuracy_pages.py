@@ -282,7 +282,7 @@ SECTIONS: Mapping[str, tuple[str, str, Callable[[Sequence[PublishedRun]], list[s
     ),
     "Relative results": ("What decides between two plans, and its bar.", "", relative),
     "Halves of the sources": (
-        "Nothing was fitted to these steps. What fitting could do: sources are divided at random, 20 times, and one factor on "
+        "No factor was fitted to these steps. What fitting could do: sources are divided at random, 20 times, and one factor on "
         "all steps is fitted to one half and scored on the other, both ways. It is not used.",
         "",
         splits,
