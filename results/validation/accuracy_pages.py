@@ -53,7 +53,7 @@ def by_mechanism(runs: Sequence[PublishedRun]) -> Groups:
 
 
 def percents(score: halves.Score) -> str:
-    return f"{score.median:.1%} | {score.p90:.1%} | {score.bias:+.1%}"
+    return f"{score.median:.1%} | {score.p90:.1%} | {score.bias:+z.1%}"
 
 
 def errors_of(runs: Sequence[PublishedRun]) -> list[float]:
@@ -245,7 +245,7 @@ def first(runs: Sequence[PublishedRun]) -> list[str]:
     others = halves.headline([run for run in chosen if run.source != TELLS_LAUNCHES], lambda run: run.error)
     return [
         f"**Mean over sources of the median error {found.median:.1%}, of the 90th percentile {found.p90:.1%}, of the bias "
-        f"{found.bias:+.1%}**, over {found.n:,} published runs of tiers A and B, {found.n / len(tiers):.1%} of those that were "
+        f"{found.bias:+z.1%}**, over {found.n:,} published runs of tiers A and B, {found.n / len(tiers):.1%} of those that were "
         f"tried. Of these runs {within[0.05]} are within 5%, {within[0.1]} within 10%, {within[0.2]} within 20%. One number of "
         "predicted steps is from published steps: the time in which the host launches a kernel in Megatron-LM of 2021 and 2022, "
         f"from {TELLS_LAUNCHES}; without this source the means are {others.median:.1%}, {others.p90:.1%} and {others.bias:+.1%}. "
@@ -335,7 +335,7 @@ def accuracy(runs: Sequence[PublishedRun], constant: StepConstant) -> str:
     base = found.pop("the simulator")
     gains = sorted(found.items(), key=lambda one: one[1].median - base.median, reverse=True)
     gained = [
-        f"{name} | {score.median:.1%} | {score.p90:.1%} | {score.bias:+.1%}" for name, score in [("the simulator", base), *gains]
+        f"{name} | {score.median:.1%} | {score.p90:.1%} | {score.bias:+z.1%}" for name, score in [("the simulator", base), *gains]
     ]
     return wrapped(
         [
