@@ -242,21 +242,17 @@ def first(runs: Sequence[PublishedRun]) -> list[str]:
     found, off = halves.headline(chosen, lambda run: run.error), [abs(error) for error in errors_of(chosen)]
     tiers = [run for run in runs if run.tier in HEADLINE]
     within = {limit: f"{fmean(error <= limit for error in off):.0%}" for limit in (0.05, 0.1, 0.2)}
-    others = halves.headline([run for run in chosen if run.source != TELLS_LAUNCHES], lambda run: run.error)
     return [
         f"**Mean over sources of the median error {found.median:.1%}, of the 90th percentile {found.p90:.1%}, of the bias "
         f"{found.bias:+z.1%}**, over {found.n:,} published runs of tiers A and B, {found.n / len(tiers):.1%} of those that were "
-        f"tried. Of these runs {within[0.05]} are within 5%, {within[0.1]} within 10%, {within[0.2]} within 20%. One number of "
-        "predicted steps is from published steps: the time in which the host launches a kernel in Megatron-LM of 2021 and 2022, "
-        f"from {TELLS_LAUNCHES}; without this source the means are {others.median:.1%}, {others.p90:.1%} and {others.bias:+.1%}. "
-        "No other was fitted to a published step. One factor on all arithmetic was fitted to steps of single GPUs that we timed "
-        "(results/calibration), and is the same for every source, model and GPU.",
+        f"tried. Of these runs {within[0.05]} are within 5%, {within[0.1]} within 10%, {within[0.2]} within 20%. No number of "
+        "predicted steps was fitted to a published one. One factor on all arithmetic was fitted to steps of single GPUs that we "
+        "timed (results/calibration), and is the same for every source, model and GPU; the host's time per kernel is from "
+        "our own timings of layers and steps (results/host).",
         "",
     ]
 
 
-TELLS_LAUNCHES = "vtrain-single"
-"""The source from whose steps `host.kernel` of the profiles megatron-lm-2021, megatron-lm-2022 and megatron-deepspeed-2022 is."""
 REPORT = """# Predicted beside measured: steps of published runs
 
 Written by `python results/validation/make.py`; `--predict` predicts all rows anew. Errors are predicted / published step time
