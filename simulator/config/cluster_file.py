@@ -173,6 +173,10 @@ class WanSites(Declared):
     latency_s: Annotated[Latency, "latency between two sites, one way, such as 20 ms"]
 
 
+LINKS_OF_ONE_GPU = "PCIe 63 GB/s"
+"""The links inside a node of a single GPU, which nothing crosses."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFile(Declared):
     """Description of a cluster, inline in a scenario or in a file of topologies."""
@@ -219,9 +223,12 @@ class ClusterFile(Declared):
 
     @classmethod
     def prepared(cls, data: Any) -> Any:
-        """An explicit graph determines itself what is in a node."""
-        is_explicit = isinstance(data, dict) and isinstance(data.get("shape"), str) and catalog.plain(data["shape"]) == "explicit"
-        return {"intra_node": None, **data} if is_explicit else data
+        """An explicit graph determines itself what is in a node, and a single GPU has no links that could matter."""
+        if not isinstance(data, dict):
+            return data
+        is_explicit = isinstance(data.get("shape"), str) and catalog.plain(data["shape"]) == "explicit"
+        is_alone = data.get("gpus_per_node") == 1 and data.get("nodes", 1) == 1
+        return {"intra_node": None, **data} if is_explicit else {"intra_node": LINKS_OF_ONE_GPU, **data} if is_alone else data
 
     @property
     def shape_name(self) -> str:

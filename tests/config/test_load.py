@@ -82,6 +82,14 @@ def test_a_whole_mapping_may_have_any_name() -> None:
         sim.model({"name": "mine", "layers": 8})
 
 
+def test_a_single_gpu_needs_no_links() -> None:
+    assert sim.cluster({"gpu": "h100", "gpus_per_node": 1}).gpus == 1
+    with pytest.raises(sim.UserError, match="intra_node is missing"):
+        sim.cluster({"gpu": "h100", "gpus_per_node": 2})
+    with pytest.raises(sim.UserError, match="intra_node is missing"):
+        sim.cluster({"gpu": "h100", "gpus_per_node": 1, "nodes": 2, "inter_node": "400 Gbit/s"})
+
+
 def test_a_scenario_extends_another_by_path_or_by_name(folder: Path) -> None:
     middle, top = folder / "middle.yaml", folder / "top.yaml"
     middle.write_text("extends: scenario.yaml\nplan: {pp: 2}\njob: {global_batch: 8}\n")
