@@ -182,10 +182,11 @@ def _scalars(rows: Sequence[Measured]) -> Iterable[list[str]]:
 
 
 def _suggestions(rows: Iterable[Measured]) -> Iterable[str]:
-    """Options that the measured launches suggest: PyTorch's time of one launch after another. A CPU launches nothing."""
-    for row in rows:
-        if row.probe.op == "launch" and row.probe.variant == "eager" and row.gpu != CPU:
-            yield f"--set framework.host.kernel={row.seconds * US_PER_S:.3g}us"
+    """Options that the measured launches suggest: the host's time per kernel of a training step, where a step was timed; else
+    that of PyTorch's lightest operator, which is several times less. A CPU launches nothing."""
+    seen = {row.probe.variant: row.seconds for row in rows if row.probe.op == "launch" and row.gpu != CPU}
+    for seconds in [seen[how] for how in ("step", "eager") if how in seen][:1]:
+        yield f"--set framework.host.kernel={seconds * US_PER_S:.3g}us"
 
 
 def _name(probe: Probe) -> str:

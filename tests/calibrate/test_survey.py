@@ -10,8 +10,10 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+import simulator as sim
 from simulator.calibrate import fit_table, survey_folder
 from simulator.calibrate.bench import run_queue
+from simulator.calibrate.bench.training_step import HOST_STEP, KERNELS_OF_HOST_STEP
 from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import Estimator, Options
 from simulator.measurements.kernel_table import Measured, text
@@ -83,6 +85,24 @@ def test_launches_suggest_a_host_time_and_copies_tell_what_they_cost(tmp_path: P
     }
     lines = (tmp_path / "there" / survey_folder.FIT).read_text().splitlines()
     assert any(line.startswith("slowdown,bf16,,gemm beside copy d2d m=64 n=64 k=64,1.5,") for line in lines)
+
+
+def test_a_step_that_waits_for_its_host_tells_more_than_a_chain_of_launches(tmp_path: Path) -> None:
+    step = Probe("launch", "bf16", KERNELS_OF_HOST_STEP, 1, variant="step")
+    written = fit_table.fit_survey(measured(tmp_path / "there", LAUNCH, row(step, 30e-6), BESIDE), 0)
+    assert written.suggested == ("--set framework.host.kernel=30us",)
+
+
+def test_a_step_has_as_many_kernels_as_are_simulated_for_it() -> None:
+    """With launches of a second each, a step takes as many seconds as it has kernels."""
+    sizes = HOST_STEP
+    model = {"layers": sizes.layers, "hidden": sizes.hidden, "heads": sizes.heads, "ffn_hidden": sizes.ffn_hidden}
+    model |= {"vocab": sizes.vocab, "gated_mlp": True, "tied_embeddings": False}
+    job = {"sequence_length": sizes.seq, "global_batch": 1, "microbatch_size": 1, "optimizer": "adam-bf16"}
+    slow = {"name": "pytorch-bf16-2026", "host": dict.fromkeys(("kernel", "collective"), "1 s")}
+    given = {"model": model, "cluster": {"gpu": "h100", "gpus_per_node": 1}, "framework": slow}
+    run = sim.scenario({**given, "job": {**job, "gradient_clipping": False}}).simulate()
+    assert round(run.metrics.step_time_s) == KERNELS_OF_HOST_STEP
 
 
 def test_what_is_written_out_is_compared_with_what_is_predicted_of_that(tmp_path: Path) -> None:

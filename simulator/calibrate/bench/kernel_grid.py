@@ -17,6 +17,7 @@ from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
 from ...measurements.kernel_words import EAGER, FLOP_PER_BYTE, Probe, kernel_of, probes_of, work
 from ...workload.blocks.dense import BlockOp
 from ...workload.model import Model
+from .training_step import KERNELS_OF_HOST_STEP
 
 DTYPES = ("bf16", "fp16", "fp8")
 TOKENS = (16384, 8192, 4096, 2048, 1024, 512, 128)
@@ -41,8 +42,11 @@ BATCHED = ((128, 1024, 1024, 128), (64, 2048, 128, 2048), (256, 512, 512, 64), (
 PARAMETERS = tuple(2**power for power in (29, 27, 25, 23, 20))
 COPIED = tuple(2**power for power in (30, 28, 26, 24, 20, 16))
 """Number of 16-bit elements of each copy."""
-LAUNCHES = tuple(Probe("launch", "fp32", 512, 1, variant=how) for how in ("eager", "graph"))
-"""Chains of 512 kernels, launched one after another or as a graph, that measure the launch overhead."""
+LAUNCHES = (
+    *(Probe("launch", "fp32", 512, 1, variant=how) for how in ("eager", "graph")),
+    Probe("launch", "bf16", KERNELS_OF_HOST_STEP, 1, variant="step"),
+)
+"""Chains of 512 kernels, launched one after another or as a graph, and a training step so small that the host limits it."""
 DEGREES = (1, 2, 4, 8)
 MICROBATCHES = (1, 2, 4)
 MOST_SEQUENCE = 4096

@@ -17,12 +17,12 @@ from ...errors import UserError
 from ...measurements.attention_libraries import PYTORCH_ATTENTION, library_of
 from ...measurements.kernel_words import Probe
 from .timers import CpuWatch, Job, timed
+from .training_step import HOST_STEP, ROPE_BASE, Builder
 
 SEED = 1
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8_e4m3fn"}
 TABLE_ROWS = 2**15
 """Rows of an embedding table whose vocabulary the row does not state."""
-ROPE_BASE = 500_000.0  # TOLERANCE: the base does not change the time
 HEAD = 128
 COVER = 1.5
 """Time of the concurrent copies as a multiple of the uncontended GEMM: contention slows both."""
@@ -196,7 +196,12 @@ class Kernels:
         return Job(lambda: host.copy_(here, non_blocking=True))
 
     def launch(self, probe: Probe) -> Job:
-        """A chain of the smallest kernels, launched one after another, or at once as a graph."""
+        """A chain of the smallest kernels, launched one after another, or at once as a graph; or a step that the host limits."""
+        wait = self.torch.cuda.synchronize if self.device == "cuda" else lambda: None
+        if probe.variant == "step":
+            self.needs_cuda("a step that its host limits")
+            step = Builder(self.torch, self.device).step(HOST_STEP)
+            return Job(step, before=wait, repeat=probe.m, ahead=False)
         x = self.tensor(probe, 1)
 
         def chain() -> None:
@@ -204,7 +209,6 @@ class Kernels:
                 x.add_(1)
 
         if probe.variant == "eager":
-            wait = self.torch.cuda.synchronize if self.device == "cuda" else lambda: None
             return Job(chain, before=wait, repeat=probe.m, ahead=False)
         self.needs_cuda("a CUDA graph")
         chain()
