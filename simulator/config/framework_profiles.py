@@ -12,10 +12,14 @@ from .catalog import files
 from .suggestions import plain
 
 GENERIC = (
-    ("megatron", ("megatron-lm", "megatron-core")), ("mcore", ("megatron-core",)), ("deepspeed", ("deepspeed",)),
-    ("jax", ("maxtext", "paxml")), ("xla", ("maxtext", "paxml")), ("", ("pytorch",)),
+    *((word, ("megatron-lm", "megatron-core")) for word in ("megatron", "megascale")), ("mcore", ("megatron-core",)),
+    ("neox", ("megatron-deepspeed",)), ("deepspeed", ("deepspeed",)), ("colossal", ("colossal-ai",)),
+    ("composer", ("llm-foundry",)),
+    *((word, ("maxtext", "paxml")) for word in ("jax", "xla", "axlearn", "levanter", "praxis", "t5x", "alpa")),
+    ("", ("pytorch",)),
 )  # fmt: skip
-"""Word in the name of a program -> generic families for such programs; the last entry is for any software."""
+"""Word in the name of a program -> generic families for such programs: what they are built on, or what compiles them. The last
+entry is for any software."""
 NAME = re.compile(r"(.*?)-?(20\d\d)?")
 DATE = re.compile(r"(20\d\d)(?:-(0[1-9]|1[0-2])(?:-\d\d)?)?")
 
@@ -23,9 +27,9 @@ DATE = re.compile(r"(20\d\d)(?:-(0[1-9]|1[0-2])(?:-\d\d)?)?")
 def nearest_profile(profile: str, date: str = "") -> tuple[str, str]:
     """The shipped framework for software that is called `profile`, such as "NeMo 2024", and a note if it is not that framework.
 
-    The note is empty for a shipped name. Otherwise the file of the same family with the nearest year is taken; without files of
-    the family, the nearest file of a generic family of its kind. The date is a year or "2024-06"; if it is empty, the year in
-    `profile` counts, and without one the latest file is taken.
+    The note is empty for a shipped name. Otherwise the file of the same family with the nearest year is taken, of two the later;
+    without files of the family, the nearest file of a generic family of its kind. The date is a year or "2024-06"; if it is
+    empty, the year in `profile` counts, and without one the latest file is taken.
     """
     known = files("frameworks")
     if exact := [name for name in known if plain(name) == plain(profile)]:
@@ -35,7 +39,10 @@ def nearest_profile(profile: str, date: str = "") -> tuple[str, str]:
     when, words = _years(date or year), plain(words)
     own = max((family for family, _ in years.values() if words.startswith(plain(family))), key=len, default="")
     families = (own,) if own else next(generic for word, generic in GENERIC if word in words)
-    name = min((each for each in years if years[each][0] in families), key=lambda each: (abs(years[each][1] + 0.5 - when), each))
+    name = min(
+        (each for each in years if years[each][0] in families),
+        key=lambda each: (abs(years[each][1] + 0.5 - when), -years[each][1], each),
+    )
     why = f"the nearest date of {own}" if own else "of the same kind, as none of this family is shipped"
     return name, f"no framework {shown(profile)}{f' of {date}' if date else ''}: {name} is taken, {why}"
 

@@ -47,6 +47,12 @@ def test_of_a_family_the_nearest_year_is_taken_and_a_note_says_so(family: str, y
         ("my-deepspeed", "2023", "deepspeed-2023"),
         ("levanter-jax", "2023", "paxml-2024"),
         ("nanotron", "2024", "pytorch-2024"),
+        ("litgpt", "2023", "pytorch-2024"),
+        ("fairscale", "2022-06", "pytorch-2022"),
+        ("gpt-neox", "2022", "megatron-deepspeed-2022"),
+        ("MegaScale", "2023-09", "megatron-core-2023"),
+        ("colossal", "2023", "colossal-ai-2024"),
+        ("axlearn", "2025", "maxtext-2025"),
         ("", "", "pytorch-2024"),
     ],
 )
