@@ -204,7 +204,7 @@ class Copies:
             common = int(turns(skeleton)[across].sum())
             return self.count * (task_count(skeleton) - common) // len(self.kept) + common
 
-        return Folded(of_block.skeleton, of_block.class_of[self.local(whole)], tasks, of_block.joint)
+        return Folded(of_block.skeleton, of_block.class_of[self.local(whole)], tasks, of_block.have_common_member)
 
     def must_load_alike(self, routed: Routed) -> None:
         """Raises `Different` unless groups put the same load on the links of every block."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import InvariantBroken
 from ..hashing import mix
-from .separated import have_common_member
+from .mutual_exclusion import have_common_member
 from .skeleton import Expansion, Skeleton, expand, task_count
 from .task import Array, Csr, offsets
 
@@ -50,7 +50,7 @@ class Folded:
     class_of: Array
     count: Callable[[], int]
     """The number of tasks of the whole cluster."""
-    joint: Callable[[], Array]
+    have_common_member: Callable[[], Array]
     """Class of links -> whether all communicators that cross one of its links have a member in common."""
 
     @cached_property
@@ -69,7 +69,7 @@ def folded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: Non
     verify(skeleton, partition)
     small = quotient(skeleton, partition)
     within(task_count(small))
-    return Folded(small, partition.rank, partial(task_count, skeleton), partial(_joint, skeleton, partition))
+    return Folded(small, partition.rank, partial(task_count, skeleton), partial(_have_common_member, skeleton, partition))
 
 
 def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Expansion:
@@ -79,10 +79,10 @@ def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None)
 
 def unfolded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Expansion:
     """The expansion of all ranks, without folding."""
-    return apart(skeleton, within).expansion()
+    return every_rank(skeleton, within).expansion()
 
 
-def apart(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
+def every_rank(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
     """All ranks, each a class by itself; `within` may raise for too many tasks."""
     within(task_count(skeleton))
     return Folded(skeleton, np.arange(skeleton.ranks), partial(task_count, skeleton), partial(have_common_member, skeleton))
@@ -167,11 +167,11 @@ def quotient(skeleton: Skeleton, partition: Partition) -> Skeleton:
     )
 
 
-def _joint(skeleton: Skeleton, partition: Partition) -> Array:
+def _have_common_member(skeleton: Skeleton, partition: Partition) -> Array:
     """Class of links -> whether all communicators that cross a link have a member in common, on every link of the class."""
-    joint = np.ones(_count(partition.link), dtype=bool)
-    joint[partition.link[~have_common_member(skeleton)]] = False
-    return joint
+    found = np.ones(_count(partition.link), dtype=bool)
+    found[partition.link[~have_common_member(skeleton)]] = False
+    return found
 
 
 def _single_weight(skeleton: Skeleton, partition: Partition, first: Array, wanted: Array) -> Array:

@@ -249,7 +249,7 @@ class _Speeds:
         self.body = bodies_of(pieces)
         self.of: dict[int, Progress] = {}
         """Task -> its progress, of all tasks that have begun."""
-        self.parts: list[list[int]] = sharing.takes.tolist() if sharing else []
+        self.takes: list[list[int]] = sharing.takes.tolist() if sharing else []
         self.group: list[int] = sharing.group.tolist() if sharing else []
         self.ranks = sharing.ranks.lists() if sharing else []
         self.full = [graph.profiles[index].value[0] for index in graph.speed_profile.tolist()]
@@ -271,7 +271,7 @@ class _Speeds:
 
     def take(self, task: int, sign: int) -> None:
         """Takes the parts of a task from its ranks when the task starts (sign 1), and gives them back when it ends (-1)."""
-        cores, memory = self.parts[task]
+        cores, memory = self.takes[task]
         for rank in self.ranks[self.group[task]]:
             taken = self.taken[rank]
             taken[CORES] += sign * cores

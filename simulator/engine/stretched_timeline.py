@@ -73,9 +73,9 @@ class StretchedTimeline(Timeline):
         times, graph = self.of_stretches, self.stretched.graph
         found = np.zeros(self.skeleton.ranks, dtype=np.int64)
         for which in range(self.skeleton.ranks) if graph.sharing else ():
-            part, tasks = self.stretched.part(which), self.stretched.tasks[which]
-            lasted_ns = times.end_ns[tasks] - times.start_ns[tasks] - part.template.durations_ns(0)
-            found[which] = (lasted_ns * calls(which)[part.heads])[part.closed].sum()
+            stretches, tasks = self.stretched.stretches_of(which), self.stretched.tasks[which]
+            lasted_ns = times.end_ns[tasks] - times.start_ns[tasks] - stretches.template.durations_ns(0)
+            found[which] = (lasted_ns * calls(which)[stretches.heads])[stretches.closed].sum()
         return found
 
     def class_times(self, which: int) -> Times:

@@ -1,8 +1,8 @@
 """Stretches: rows of a rank that follow each other without a break are simulated as one task, before their tasks are made.
 
 In a folded skeleton most rows of a rank depend on no other rank: own work, and turns of communicators with this one class of
-ranks, over links that no other communicator crosses meanwhile (`separated.py`), which always take the same time. If such a row
-waits for the row before it, both belong to one *run*: each of its rows starts when the one before it ends. A run is cut into
+ranks, over links that no other communicator crosses meanwhile (`mutual_exclusion.py`), which always take the same time. If such a
+row waits for the row before it, both belong to one *run*: each of its rows starts when the one before it ends. A run is cut into
 stretches before rows that wait for other runs and after rows that other runs wait for. Three kinds of edges constrain nothing
 and cut nothing: edges within a run, edges that the order of the main lane (the lane with most own work) implies, and duplicates.
 
@@ -21,8 +21,8 @@ import numpy as np
 
 from .contract import FIXED, Pieces, durations
 from .fold import Folded
+from .mutual_exclusion import LinkSharers
 from .replay import with_fixed_durations
-from .separated import Meetings
 from .skeleton import Expansion, Skeleton, expand
 from .task import BOTH, CORES, FULL_SPEED, MEMORY, SPEED_BITS, WEIGHT_BITS, Array, Csr, TaskGraph, offsets
 from .template import Template
@@ -81,7 +81,7 @@ class Stretches:
 class Stretched:
     """A skeleton whose templates are made of stretches, its expansion, and the pieces of its tasks."""
 
-    parts: tuple[Stretches, ...]
+    stretches: tuple[Stretches, ...]
     """Template -> its stretches."""
     expansion: Expansion
     graph: TaskGraph
@@ -90,22 +90,22 @@ class Stretched:
     tasks: tuple[Array, ...]
     """Rank -> the tasks of its stretches."""
 
-    def part(self, rank: int) -> Stretches:
+    def stretches_of(self, rank: int) -> Stretches:
         """The stretches of a rank."""
-        return self.parts[int(self.expansion.skeleton.program[rank])]
+        return self.stretches[int(self.expansion.skeleton.program[rank])]
 
     def rows(self, rank: int, times: Times, begun_ns: Array) -> Times:
         """The times of all rows of a rank, from those of all stretches and from the start of every piece."""
-        part, tasks = self.part(rank), self.tasks[rank]
-        start_ns = times.start_ns[tasks][part.of_row] + part.offset_ns
+        stretches, tasks = self.stretches_of(rank), self.tasks[rank]
+        start_ns = times.start_ns[tasks][stretches.of_row] + stretches.offset_ns
         first = self.pieces.ptr[tasks]
-        slowed = part.closed & (self.pieces.ptr[tasks + 1] > first)
-        rows = np.flatnonzero(slowed[part.of_row])
-        start_ns[rows] = begun_ns[rows + (first - part.heads)[part.of_row[rows]]]
+        slowed = stretches.closed & (self.pieces.ptr[tasks + 1] > first)
+        rows = np.flatnonzero(slowed[stretches.of_row])
+        start_ns[rows] = begun_ns[rows + (first - stretches.heads)[stretches.of_row[rows]]]
         end_ns = np.append(start_ns, 0)[1:]
-        end_ns[part.ends - 1] = times.end_ns[tasks]
+        end_ns[stretches.ends - 1] = times.end_ns[tasks]
         arrival_ns = end_ns.copy()
-        arrival_ns[part.ends - 1] = np.where(part.closed, times.end_ns[tasks], times.arrival_ns[tasks])
+        arrival_ns[stretches.ends - 1] = np.where(stretches.closed, times.end_ns[tasks], times.arrival_ns[tasks])
         return Times(start_ns, end_ns, arrival_ns)
 
 
@@ -116,32 +116,30 @@ def stretched(ranks: Folded, groups: Callable[[int], Array], *, every: bool = Fa
     """
     skeleton = ranks.skeleton
     members = np.bincount(skeleton.members[0], minlength=skeleton.communicators)
-    fixed_ns, meets = _fixed_ns(skeleton, every=every)
+    fixed_ns, shares = _fixed_ns(skeleton, every=every)
     fixed_ns = np.where(members[:, None] == 1, fixed_ns, OPEN)
     if at_least and _may_not_pay(skeleton, fixed_ns, at_least):
         return None
-    turn_ns = _turns_ns(ranks, fixed_ns, meets & (fixed_ns != OPEN))
+    turn_ns = _turns_ns(ranks, fixed_ns, shares & (fixed_ns != OPEN))
     if sum(map(len, turn_ns)) < at_least * STRETCHES_OF_ROW * sum(int((ns == OPEN).sum()) for ns in turn_ns):
         return None
     taking = ((skeleton.tariff.cores > 0) | (skeleton.tariff.memory > 0))[skeleton.kind]
     known: dict[tuple[int, int, bytes], int] = {}
-    parts: list[Stretches] = []
+    divided: list[Stretches] = []
     program = np.empty_like(skeleton.program)
     for rank, (number, profile) in enumerate(zip(skeleton.program.tolist(), skeleton.speed.tolist(), strict=True)):
         takes = taking[skeleton.slots[:, rank]]
         key = number, profile, turn_ns[rank].tobytes() + takes.tobytes()
         if key not in known:
-            known[key] = len(parts)
+            known[key] = len(divided)
             speed = skeleton.profiles[profile].value[0] if skeleton.profiles[profile].steady else 0
-            parts.append(_part(skeleton.templates[number], turn_ns[rank], takes, speed, groups(number)))
+            divided.append(_divided(skeleton.templates[number], turn_ns[rank], takes, speed, groups(number)))
         program[rank] = known[key]
-    rows, heads = (
-        np.array([len(of) for of in column])[program].sum() for column in zip(*((p.whole, p.heads) for p in parts), strict=True)
-    )
+    rows, heads = np.array([(len(one.whole), len(one.heads)) for one in divided])[program].sum(axis=0).tolist()
     if rows < at_least * heads:
         return None
-    expansion = expand(replace(skeleton, templates=tuple(part.template for part in parts), program=program))
-    return _with_pieces(tuple(parts), expansion, every=every)
+    expansion = expand(replace(skeleton, templates=tuple(one.template for one in divided), program=program))
+    return _with_pieces(tuple(divided), expansion, every=every)
 
 
 def _may_not_pay(skeleton: Skeleton, fixed_ns: Array, at_least: float) -> bool:
@@ -157,18 +155,19 @@ def _may_not_pay(skeleton: Skeleton, fixed_ns: Array, at_least: float) -> bool:
     return rows < at_least * STRETCHES_OF_ROW * alone
 
 
-def _turns_ns(ranks: Folded, fixed_ns: Array, meets: Array) -> list[Array]:
+def _turns_ns(ranks: Folded, fixed_ns: Array, shares: Array) -> list[Array]:
     """By rank, the fixed time in ns of each row that is a turn of a communicator; 0 for own work, and `OPEN` for a time that
-    depends on others. By communicator and charge, `fixed_ns` is the uncontended time, and `meets` whether others may contend.
+    depends on others. By communicator and charge, `fixed_ns` is the uncontended time, and `shares` whether others use
+    the same links.
     """
     skeleton, found = ranks.skeleton, list[Array]()
-    meetings = Meetings(skeleton, ranks.joint()) if meets.any() else None
+    sharers = LinkSharers(skeleton, ranks.have_common_member()) if shares.any() else None
     for rank, number in enumerate(skeleton.program.tolist()):
         template = skeleton.templates[number]
         charged = skeleton.slots[template.slot, rank], template.charge
         ns = np.where(template.slot < 0, 0, fixed_ns[charged])
-        if meetings and (meet := (template.slot >= 0) & meets[charged]).any():
-            ns[meet & ~meetings.apart(rank, template.main, meet)] = OPEN
+        if sharers and (shared := (template.slot >= 0) & shares[charged]).any():
+            ns[shared & ~sharers.exclusive(rank, template.main, shared)] = OPEN
         found.append(ns)
     return found
 
@@ -183,9 +182,9 @@ def _fixed_ns(skeleton: Skeleton, *, every: bool) -> tuple[Array, Array]:
     least, most = np.full(len(capacity), skeleton.communicators), np.full(len(capacity), -1)
     np.minimum.at(least, footprints.idx, owner)
     np.maximum.at(most, footprints.idx, owner)
-    varies, meets = np.zeros((2, len(footprints)), dtype=bool)
+    varies, shares = np.zeros((2, len(footprints)), dtype=bool)
     varies[footprints.row_of[changing[footprints.idx]]] = True
-    meets[footprints.row_of[(least < most)[footprints.idx]]] = not every
+    shares[footprints.row_of[(least < most)[footprints.idx]]] = not every
     weight = skeleton.single_weight if every and skeleton.single_weight is not None else skeleton.footprint_weight
     rate = np.full(len(footprints), np.iinfo(np.int64).max)
     np.minimum.at(rate, footprints.row_of, (capacity[footprints.idx] << WEIGHT_BITS) // weight)
@@ -194,14 +193,14 @@ def _fixed_ns(skeleton: Skeleton, *, every: bool) -> tuple[Array, Array]:
     moves_ns = -(-work // np.maximum(1, np.minimum(tariff.cap[kind], rate[footprint])))
     is_open = (tariff.tail_ns[kind] > 0) | ((work > 0) & (varies[footprint] | (tariff.cap_profile[kind] >= 0)))
     fixed = np.where(is_open, OPEN, tariff.latency_ns[kind] + np.where(work > 0, moves_ns, 0))
-    return fixed, (work > 0) & meets[footprint]
+    return fixed, (work > 0) & shares[footprint]
 
 
 def _steady(skeleton: Skeleton) -> Array:
     return np.array([profile.steady for profile in skeleton.profiles], dtype=bool)
 
 
-def _part(whole: Template, turn_ns: Array, takes: Array, speed: int, group: Array) -> Stretches:
+def _divided(whole: Template, turn_ns: Array, takes: Array, speed: int, group: Array) -> Stretches:
     """The stretches of a template, given the fixed times of turns, the parts of resources that turns take by slot and charge, and
     the speed of the rank (0: it changes)."""
     own = whole.slot < 0
@@ -328,7 +327,7 @@ def _as_template(whole: Template, ns: Array, kind: Array, cut: _Cut) -> Template
     return Template(slot, solo_ns, whole.charge[heads], preds, lanes, resource)
 
 
-def _with_pieces(parts: tuple[Stretches, ...], expansion: Expansion, *, every: bool) -> Stretched:
+def _with_pieces(divided: tuple[Stretches, ...], expansion: Expansion, *, every: bool) -> Stretched:
     """The expansion with fixed durations for tasks that always take the same time, and the pieces of tasks that others may
     slow."""
     graph = with_fixed_durations(expansion.graph, every=every)
@@ -341,13 +340,13 @@ def _with_pieces(parts: tuple[Stretches, ...], expansion: Expansion, *, every: b
     count, of_rows = varies.astype(np.int64), np.zeros(len(graph), dtype=bool)
     columns: list[tuple[Array, Array]] = []
     for number, tasks in zip(expansion.skeleton.program.tolist(), tasks_of, strict=True) if slowed.any() else ():
-        part = parts[number]
-        chosen = part.closed & slowed[tasks]
-        count[tasks[chosen]], of_rows[tasks[chosen]] = (part.ends - part.heads)[chosen], True
-        rows = chosen[part.of_row]
-        columns.append((part.piece_ns[rows], part.kind[rows]))
+        stretches = divided[number]
+        chosen = stretches.closed & slowed[tasks]
+        count[tasks[chosen]], of_rows[tasks[chosen]] = (stretches.ends - stretches.heads)[chosen], True
+        rows = chosen[stretches.of_row]
+        columns.append((stretches.piece_ns[rows], stretches.kind[rows]))
     piece_ns, piece_kind = np.repeat(ns, count), np.repeat(kind, count)
     if columns:  # in the order of own work: rank by rank, row by row
         inside = np.repeat(of_rows, count)
         piece_ns[inside], piece_kind[inside] = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return Stretched(parts, expansion, graph, Pieces(offsets(count), piece_ns, piece_kind), tasks_of)
+    return Stretched(divided, expansion, graph, Pieces(offsets(count), piece_ns, piece_kind), tasks_of)

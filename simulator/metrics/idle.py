@@ -105,13 +105,13 @@ class _Tasks:
         rows = max(map(len, whole.templates))
         key, communicates = (np.zeros(len(of.graph), dtype=kind) for kind in (np.int64, bool))
         for which in range(whole.ranks - 1, -1, -1):
-            part, tasks = of.part(which), of.tasks[which]
-            slot, last = part.whole.slot[part.ends - 1], part.ends - 1
+            stretches, tasks = of.stretches_of(which), of.tasks[which]
+            slot, last = stretches.whole.slot[stretches.ends - 1], stretches.ends - 1
             owner = np.where(slot < 0, which, whole.ranks + whole.slots[slot, which])
             key[tasks], communicates[tasks] = owner * rows + last, slot >= 0
         number = np.empty_like(key)
         number[np.argsort(key, kind="stable")] = np.arange(len(key))
-        heads = tuple(of.part(which).heads for which in range(whole.ranks))
+        heads = tuple(of.stretches_of(which).heads for which in range(whole.ranks))
         return cls(of.expansion, timeline.of_stretches, heads, of.tasks, number, communicates)
 
 
@@ -215,12 +215,12 @@ def _inside(observed: Observation) -> _Inside | None:
     intervals = []
     is_several = np.zeros(len(timeline.stretched.graph) + 1, dtype=bool)  # the last entry is for pieces without a task
     for which, labels in enumerate(observed.labels):
-        part = timeline.stretched.part(which)
-        if part.whole.main != labels.lanes.index(COMPUTE):
+        stretches = timeline.stretched.stretches_of(which)
+        if stretches.whole.main != labels.lanes.index(COMPUTE):
             return None
-        several = part.ends - part.heads > 1
+        several = stretches.ends - stretches.heads > 1
         is_several[timeline.stretched.tasks[which]] = several
-        inside = np.flatnonzero(several[part.of_row] & (part.whole.slot >= 0))
+        inside = np.flatnonzero(several[stretches.of_row] & (stretches.whole.slot >= 0))
         times, axis = timeline.class_times(which), labels.numbered_axes(observed.axes)[inside]
         here = {at: inside[axis == at] for at in np.flatnonzero(np.bincount(axis + 1)[1:]).tolist()}
         intervals.append({at: (times.start_ns[some], times.end_ns[some]) for at, some in here.items()})

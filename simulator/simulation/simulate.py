@@ -21,7 +21,7 @@ from ..config.scenario import Perturb, Scenario
 from ..costs.kernels.estimator import Options, PricedKernels, measured_cost
 from ..costs.kernels.family import LAUNCHES
 from ..engine import stretched_timeline
-from ..engine.fold import Folded, apart
+from ..engine.fold import Folded, every_rank
 from ..engine.replay import with_fixed_durations
 from ..engine.skeleton import Expansion
 from ..engine.stretches import stretched
@@ -319,7 +319,9 @@ def _simulated(
     if not folds:
         within(scenario.cluster.gpus)
     bound = bound_first_of(scenario, program, site, within) if folds else bound_of(scenario, program, site)
-    ranks_of = bound.folded(limits.must_end) if folds else apart(bound.skeleton if messages else bound.merged, limits.must_end)
+    ranks_of = (
+        bound.folded(limits.must_end) if folds else every_rank(bound.skeleton if messages else bound.merged, limits.must_end)
+    )
     found = None if messages else _stretched(ranks_of, bound, limits.engine, every=fidelity == "closed")
     timeline, used, reason = found or _row_by_row(ranks_of, bound, site, limits, fidelity)
     classes, ranks = timeline.skeleton.ranks, timeline.ranks

@@ -1,4 +1,4 @@
-"""Turns of communicators that share links but never run at the same time, because a common member runs one after the other.
+"""Mutual exclusion: turns of communicators that share links but never run together, as a common member runs one after the other.
 
 Where groups of neighbours are smaller than a node, the port of a GPU carries the turns of two groups: those of its few
 neighbours, hundreds in a step, and those of all replicas, a few at the end of the step. In general such turns may share the port.
@@ -6,9 +6,9 @@ But the rank of this port is a member of both groups, and in the order of its ro
 the next turn of the other waits for. Then they never move bytes at the same time, and each takes its uncontended time.
 
 The proof has two parts. `have_common_member` finds for every link whether all communicators that cross it have a common member;
-it needs the whole skeleton, before folding, because classes of links do not contain this information. `Order` gives the rows of a
-rank's *main* lane, which is one queue, that have ended before a row starts, and those that start only when the row has ended. Two
-rows are separated if a row of the main lane is between them; all others are assumed to meet.
+it needs the whole skeleton, before folding, because classes of links do not contain this information. `Precedence` tells which
+rows of a rank's *main* lane, which is one queue, have ended before a row starts, and which start only when the row has ended. Two
+rows exclude each other if a row of the main lane is between them; others are assumed to run together.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _crossings(skeleton: Skeleton) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Order:
+class Precedence:
     """The order of rows by the rows of the main lane, whose places in their queue are counted from 0 (`overlap.bounds`)."""
 
     ended: Array
@@ -66,42 +66,43 @@ class Order:
     """Row -> the first place of the main lane whose row starts only when this row has ended; the length of the lane for none."""
 
     @classmethod
-    def of(cls, template: Template, main: int) -> Order:
+    def of(cls, template: Template, main: int) -> Precedence:
         """The order of the rows of a template."""
         return cls(*bounds(template.preds, template.lanes, main))
 
-    def never_meet(self, rows: Array, others: Array) -> Array:
+    def never_together(self, rows: Array, others: Array) -> Array:
         """For each of `rows`, whether none of `others`, turns of one communicator, can run at the same time."""
         begins = np.minimum.accumulate(self.begins[others][::-1])[::-1]
         ended = np.append(np.maximum.accumulate(self.ended[others]), len(self.begins))
         passed = np.searchsorted(begins, self.ended[rows], side="right")
-        separate: Array = (passed == len(others)) | (self.begins[rows] <= ended[passed])
-        return separate
+        excluded: Array = (passed == len(others)) | (self.begins[rows] <= ended[passed])
+        return excluded
 
 
-class Meetings:
-    """The communicators of a skeleton that share links, and whether a member in common may keep their turns apart."""
+class LinkSharers:
+    """The communicators of a skeleton that share links, and whether a common member may run their turns one after the other."""
 
-    def __init__(self, skeleton: Skeleton, joint: Array) -> None:
-        """`joint`: link -> whether all communicators that cross it have a common member."""
+    def __init__(self, skeleton: Skeleton, has_common_member: Array) -> None:
+        """`has_common_member`: link -> whether all communicators that cross it have one."""
         self.skeleton, communicators = skeleton, skeleton.communicators
         link, crossed_by = _crossings(skeleton)
         pairs = [np.zeros(0, dtype=np.int64)]
-        self.is_joint = np.ones(communicators, dtype=bool)
-        """Communicator -> whether every link that it shares has a member in common."""
+        self.has_common_members = np.ones(communicators, dtype=bool)
+        """Communicator -> whether the communicators on every link that it shares have a common member."""
         for apart in range(1, len(link)):
             first = np.flatnonzero(link[apart:] == link[:-apart])
             if not len(first):
                 break
             one, other = crossed_by[first], crossed_by[first + apart]
             pairs += [one * communicators + other, other * communicators + one]
-            unknown = ~joint[link[first]]
-            self.is_joint[one[unknown]] = self.is_joint[other[unknown]] = False
+            unknown = ~has_common_member[link[first]]
+            self.has_common_members[one[unknown]] = self.has_common_members[other[unknown]] = False
         self.pairs = np.append(distinct(np.concatenate(pairs)), -1)
-        self.orders: dict[tuple[int, int], Order] = {}
+        self.precedences: dict[tuple[int, int], Precedence] = {}
+        """(template, main lane) -> the order of its rows, once asked for."""
 
-    def apart(self, rank: int, main: int, meets: Array) -> Array:
-        """The rows of a rank, among those for which `meets` is true, that never run beside turns of others on their links.
+    def exclusive(self, rank: int, main: int, shared: Array) -> Array:
+        """The rows of a rank, among those whose links are `shared`, that never run beside turns of others on these links.
 
         They are turns of communicators that have this rank's class as their only member. So the common member is of this class
         too, and is a member of all other communicators on the links.
@@ -109,15 +110,15 @@ class Meetings:
         skeleton, number = self.skeleton, int(self.skeleton.program[rank])
         template, own = skeleton.templates[number], skeleton.slots[:, rank]
         found = np.zeros(len(template), dtype=bool)
-        for slot in distinct(template.slot[meets]).tolist():
-            if not self.is_joint[own[slot]]:
+        for slot in distinct(template.slot[shared]).tolist():
+            if not self.has_common_members[own[slot]]:
                 continue
-            if (number, main) not in self.orders:
-                self.orders[number, main] = Order.of(template, main)
-            rows, order = np.flatnonzero(meets & (template.slot == slot)), self.orders[number, main]
+            if (number, main) not in self.precedences:
+                self.precedences[number, main] = Precedence.of(template, main)
+            rows, order = np.flatnonzero(shared & (template.slot == slot)), self.precedences[number, main]
             for other in self._sharers(own, slot):
                 if len(rows):
-                    rows = rows[order.never_meet(rows, template.rows_of(other))]
+                    rows = rows[order.never_together(rows, template.rows_of(other))]
             found[rows] = True
         return found
 

@@ -1,4 +1,4 @@
-"""Turns on shared links that never meet: found only where they do not, on random covers of random networks."""
+"""Turns on shared links that never run together: found only where they do not, on random covers of random networks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 import simulator as sim
 from simulator.engine import des, stretched_timeline
-from simulator.engine.fold import Folded, apart, folded, unfolded
+from simulator.engine.fold import Folded, every_rank, folded, unfolded
+from simulator.engine.mutual_exclusion import LinkSharers, Precedence, have_common_member
 from simulator.engine.replay import with_fixed_durations
-from simulator.engine.separated import Meetings, Order, have_common_member
 from simulator.engine.skeleton import Skeleton
 from simulator.engine.stretches import stretched
 from simulator.engine.task import Array
@@ -40,13 +40,13 @@ def assert_rows_as_in_the_reference(skeleton: Skeleton, ranks: Folded) -> int:
         tasks, of_class = whole.tasks_of(rank), found.class_times(int(ranks.class_of[rank]))
         for column in ("start_ns", "end_ns", "arrival_ns"):
             np.testing.assert_array_equal(getattr(times, column)[tasks], getattr(of_class, column))
-    return sum(int((part.ends - part.heads > 1).sum()) for part in made.parts)
+    return sum(int((of.ends - of.heads > 1).sum()) for of in made.stretches)
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_random_covers_of_stretches_are_as_in_the_reference(seed: int) -> None:
     skeleton = random_cover(seed)
-    for ranks in (folded(skeleton), apart(skeleton)):
+    for ranks in (folded(skeleton), every_rank(skeleton)):
         assert_rows_as_in_the_reference(skeleton, ranks)
 
 
@@ -71,19 +71,19 @@ def reached(template: Template) -> Array:
     return way
 
 
-def test_rows_that_never_meet_are_before_or_behind_each_other() -> None:
-    claimed = meeting = 0
+def test_rows_that_never_run_together_are_before_or_behind_each_other() -> None:
+    claimed = together = 0
     for template in templates():
         way, slots = reached(template), range(int(template.slot.max(initial=-1)) + 1)
-        order = Order.of(template, 0)
+        order = Precedence.of(template, 0)
         for slot, other in ((a, b) for a in slots for b in slots if a != b):
             rows, others = template.rows_of(slot), template.rows_of(other)
-            separate = order.never_meet(rows, others)
-            claimed, meeting = claimed + int(separate.sum()), meeting + int((~separate).sum())
-            for row in rows[separate].tolist():
+            excluded = order.never_together(rows, others)
+            claimed, together = claimed + int(excluded.sum()), together + int((~excluded).sum())
+            for row in rows[excluded].tolist():
                 assert (way[row, others] | way[others, row]).all()
     assert claimed > 100
-    assert meeting > 100
+    assert together > 100
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
@@ -113,5 +113,5 @@ def test_links_without_a_common_member_keep_turns_open() -> None:
     main = of.labels[0].lanes.index("compute")
     turns = skeleton.templates[0].slot >= 0
     joint = np.ones(len(skeleton.link_profile), dtype=bool)
-    assert Meetings(skeleton, joint).apart(0, main, turns).any()
-    assert not Meetings(skeleton, ~joint).apart(0, main, turns)[skeleton.templates[0].slot == 0].any()
+    assert LinkSharers(skeleton, joint).exclusive(0, main, turns).any()
+    assert not LinkSharers(skeleton, ~joint).exclusive(0, main, turns)[skeleton.templates[0].slot == 0].any()
