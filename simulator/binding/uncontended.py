@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..collectives import Edges, Everyone, Round, windows, wire_fraction
-from ..engine.task import Array
+from ..engine.task import Array, run_starts
 from ..hardware.cluster import Cluster
 from ..units import NS_PER_S, ns
 from .exchange_classes import classes_of, exchanged
@@ -242,6 +242,6 @@ def summed(row: Array, link: Array, value: Array, n_links: int) -> tuple[Array, 
         return (found + first) // n_links, (found + first) % n_links, total[found].astype(value.dtype)
     order = np.argsort(key, kind="stable")
     key = key[order]
-    begins = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(key) else key
+    begins = run_starts(key)
     added = np.add.reduceat(value[order], begins) if len(key) else value
     return key[begins] // n_links, key[begins] % n_links, added

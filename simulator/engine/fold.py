@@ -22,7 +22,7 @@ from ..errors import InvariantBroken
 from ..hashing import mix
 from .mutual_exclusion import have_common_member
 from .skeleton import Expansion, Skeleton, expand, task_count
-from .task import Array, Csr, offsets
+from .task import Array, Csr, offsets, run_starts
 
 MOST_KEYS = 1 << 40
 """Upper bound on the keys of entries, so that a key and the owner of the entry together fit into 63 bits."""
@@ -202,7 +202,7 @@ def _carried(skeleton: Skeleton, partition: Partition) -> _Carried:
     key = skeleton.footprints.idx * n_footprints + footprint_class
     order = np.argsort(key, kind="stable")
     key = key[order]
-    begins = _run_starts(key)
+    begins = run_starts(key)
     weight = np.add.reduceat(skeleton.footprint_weight[order], begins) if len(key) else skeleton.footprint_weight
     return _Carried(key[begins] // n_footprints, key[begins] % n_footprints, weight)
 
@@ -249,11 +249,7 @@ def _labels(colours: Array) -> Array:
 
 
 def _count(colours: Array) -> int:
-    return len(_run_starts(np.sort(colours)))
-
-
-def _run_starts(ordered: Array) -> Array:
-    return np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)])
+    return len(run_starts(np.sort(colours)))
 
 
 def _sums(rows: Array, values: Array, n: int) -> Array:

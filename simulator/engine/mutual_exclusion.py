@@ -19,7 +19,7 @@ import numpy as np
 
 from .overlap import bounds
 from .skeleton import Skeleton
-from .task import Array, distinct, offsets
+from .task import Array, distinct, offsets, run_starts
 from .template import Template
 
 MOST_MEMBERS = 16
@@ -34,7 +34,7 @@ def have_common_member(skeleton: Skeleton) -> Array:
     size = np.diff(members)[crossed_by]
     order = np.lexsort((size, link))
     link, crossed_by, size = link[order], crossed_by[order], size[order]
-    begins = np.flatnonzero(np.append(True, link[1:] != link[:-1])[: len(link)])
+    begins = run_starts(link)
     of_link = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(link))))
     found = np.diff(np.append(begins, len(link))) == 1
     for at in range(min(MOST_MEMBERS, int(size[begins].max(initial=0)))):

@@ -24,7 +24,7 @@ from .fold import Folded
 from .mutual_exclusion import LinkSharers
 from .replay import with_fixed_durations
 from .skeleton import Expansion, Skeleton, expand
-from .task import BOTH, CORES, FULL_SPEED, MEMORY, SPEED_BITS, WEIGHT_BITS, Array, Csr, TaskGraph, offsets
+from .task import BOTH, CORES, FULL_SPEED, MEMORY, SPEED_BITS, WEIGHT_BITS, Array, Csr, TaskGraph, offsets, run_starts
 from .template import Template
 from .timeline import Times
 
@@ -289,7 +289,7 @@ def _last(values: Array, key: Array) -> Array:
     if not len(key):
         return values
     order = np.argsort(key, kind="stable")
-    begins = np.flatnonzero(np.append(True, np.diff(key[order]) != 0))
+    begins = run_starts(key[order])
     largest = np.empty_like(values)
     largest[order] = np.repeat(np.maximum.reduceat(values[order], begins), np.diff(np.append(begins, len(key))))
     return largest

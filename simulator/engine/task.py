@@ -114,8 +114,12 @@ class Csr:
 def distinct(values: Array) -> Array:
     """The distinct values in order: `np.unique`, which imports masked arrays at its first call and takes 10 ms for it."""
     ordered = np.sort(values)
-    found: Array = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
-    return found
+    return ordered[run_starts(ordered)]
+
+
+def run_starts(values: Array) -> Array:
+    """The first place of each run of equal values that follow each other."""
+    return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
 
 
 def offsets(counts: Array) -> Array:

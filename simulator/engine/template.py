@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .task import Array, Csr
+from .task import Array, Csr, run_starts
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -61,8 +61,7 @@ class Template:
     def turn(self) -> Array:
         """For each row, the number of earlier rows with the same slot: the index of the row among all rows of its slot."""
         order = np.argsort(self.slot, kind="stable")
-        ordered = self.slot[order]
-        starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(order) else order
+        starts = run_starts(self.slot[order])
         turn = np.empty(len(self), dtype=np.int64)
         turn[order] = np.arange(len(self)) - np.repeat(starts, np.diff(np.append(starts, len(self))))
         return turn
