@@ -20,7 +20,7 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from ..errors import InvariantBroken
-from ..study.pool import Call, Workers, opened
+from ..study.pool import Call, Polled, Workers, opened
 from ..units import HOUR_S, seconds
 from .records import Known, NoRecords, Records
 from .space import Choice
@@ -156,7 +156,7 @@ class Search:
             read(self.base, self.plans[0].choice)  # forked processes inherit it
         with opened(workers, HINT) as pool:
             done = len(self.plans) - self._begin(pool.number, tell)
-            for question, found in pool.answers(_Tasks(self), 1):
+            for question, found in pool.answers(Polled(self.next_task), 1):
                 if question.stage == WEIGH:
                     self._take_weighed(question.plans, found)
                     done += len(question.plans)
@@ -317,22 +317,6 @@ def _branches(plans: Sequence[Looked]) -> Iterator[list[int]]:
     for _, alike in groupby(numbers, key=lambda number: repr(plans[number].choice.branch)):
         branch = list(alike)
         yield from (branch[begin : begin + MOST_TOGETHER] for begin in range(0, len(branch), MOST_TOGETHER))
-
-
-class _Tasks:
-    """Iterator over the questions of a search. After exhaustion it may yield more, when results have arrived."""
-
-    def __init__(self, search: Search) -> None:
-        self._search = search
-
-    def __iter__(self) -> Iterator[tuple[Question, Call]]:
-        return self
-
-    def __next__(self) -> tuple[Question, Call]:
-        task = self._search.next_task()
-        if task is None:
-            raise StopIteration
-        return task
 
 
 def search_of(base: Base, aim: Aim, choices: Sequence[Choice], *, long: bool = False, records: Records | None = None) -> Search:

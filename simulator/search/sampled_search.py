@@ -7,8 +7,9 @@ simulated, and plans that cannot run are never reported. Nothing is proven about
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..study.grid import Axis
-from ..study.pool import Call, Workers, opened
+from ..study.pool import Call, Polled, Workers, opened
 from ..units import seconds
 from .best_first import BY_BUSY_TIME, HINT, NOT_REACHED, SIMULATED, TOO_SLOW, Aim, Looked, Search, Value
 from .space import Choice, Space, choice_by, number_of_plans
@@ -91,7 +92,7 @@ class SampledSearch(Search):
         """Tries the proposals of optuna until the budget is used up, or until too many proposals were useless."""
         study = _study(self.seed)
         with opened(workers, HINT) as pool:
-            for (trial, number), found in pool.answers(_Proposals(self, study), 1):
+            for (trial, number), found in pool.answers(Polled(partial(self.next_proposal, study)), 1):
                 self._take(number, found, tell)
                 self._learn(study, trial, self.plans[number])
 
@@ -137,22 +138,6 @@ class SampledSearch(Search):
             study.tell(trial, state=TrialState.PRUNED)
 
 
-class _Proposals:
-    """Iterator over the proposals of a search. After exhaustion it may yield more, when results have arrived."""
-
-    def __init__(self, search: SampledSearch, study: Study) -> None:
-        self._search, self._study = search, study
-
-    def __iter__(self) -> Iterator[tuple[tuple[Trial, int], Call]]:
-        return self
-
-    def __next__(self) -> tuple[tuple[Trial, int], Call]:
-        proposal = self._search.next_proposal(self._study)
-        if proposal is None:
-            raise StopIteration
-        return proposal
-
-
 def _study(seed: int) -> Study:
     """A study of optuna that makes the same proposals for the same results every time."""
     if find_spec("optuna") is None:
@@ -173,7 +158,7 @@ def _picked(trial: Trial, name: str, values: Sequence[Any]) -> Any:
 
 
 def estimated_s(base: Base, space: Space, axes: Sequence[Axis]) -> float:
-    """Processor seconds to weigh and bound every plan of a space, by some random ones."""
+    """Processor seconds to check and bound every plan of a space, by some random ones."""
     draw = np.random.default_rng(SEED)
     began = perf_counter()
     for _ in range(SAMPLE):

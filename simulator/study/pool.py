@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_start_method, parent_process
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..errors import SimulatorError, UserError, described, shown
 from ..simulation import choose_engine
@@ -24,6 +24,7 @@ from .program_version import version
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of a module, and its arguments."""
+T = TypeVar("T")
 PROCESSES = "processes"
 ENDED = 1
 """Exit code of a worker whose process pool is gone."""
@@ -43,6 +44,22 @@ class Workers:
     executor: Executor | str | None = None
 
 
+class Polled(Generic[T]):
+    """Iterator over what a function returns until that is None. Polled again later, it continues if the function has more."""
+
+    def __init__(self, next_one: Callable[[], T | None]) -> None:
+        self._next_one = next_one
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        found = self._next_one()
+        if found is None:
+            raise StopIteration
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Workers that are ready. Without an executor this process runs the calls."""
@@ -55,7 +72,7 @@ class Pool:
     def answers(self, tasks: Iterator[tuple[Any, Call]], ahead: int) -> Iterator[tuple[Any, Any]]:
         """The results of calls with the keys of the calls, as they come; at most `ahead` per worker are submitted.
 
-        `tasks` may be exhausted and continue later: it is polled again after every result, which may have added tasks.
+        `tasks` may be exhausted and continue later (`Polled`): it is asked again after every result, which may have added tasks.
         """
         if self.executor is None:
             return ((key, function(*arguments)) for key, (function, arguments) in tasks)
