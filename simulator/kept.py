@@ -1,36 +1,12 @@
-"""Caches with a limited total weight, from which the least recently used values are dropped; and mappings whose values are
-computed on demand."""
+"""Caches with a limited total weight, from which the least recently used values are dropped."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-
-class WhenAsked(Mapping[str, T]):
-    """A mapping of some names, whose values are computed on demand, each once."""
-
-    def __init__(self, names: Iterable[str], make: Callable[[str], T]) -> None:
-        self.made: dict[str, T | None] = dict.fromkeys(names)
-        self.make = make
-
-    def __getitem__(self, name: str) -> T:
-        found = self.made[name]
-        if found is None:
-            found = self.made[name] = self.make(name)
-        return found
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.made
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.made)
-
-    def __len__(self) -> int:
-        return len(self.made)
 
 
 class Kept:

@@ -24,8 +24,8 @@ from ..errors import UserError, did_you_mean, shown
 from ..fields import Contradiction, Declared, Key, Length, Limits, Written, specs
 from ..files import read_bounded
 from ..hardware.gpu import AT_PEAK, Gpu
-from ..kept import WhenAsked
 from ..kernels import NARROW_BYTES
+from ..lazy_mapping import LazyMapping
 from . import catalog
 from .catalog import gpu_named, unambiguous_gpu
 from .document import Document, Place, beside, placed, read
@@ -191,7 +191,7 @@ def flow(value: Any) -> str:
 def shipped() -> FitLibrary:
     """All shipped fits, and the GPUs of the catalog on which the fits were measured; files are read on demand."""
     files = {path.stem: path for path in sorted(folder().glob("*.yaml"))}
-    return FitLibrary(WhenAsked(files, lambda gpu: load(files[gpu])[1]), WhenAsked(files, _of_the_catalog))
+    return FitLibrary(LazyMapping(files, lambda gpu: load(files[gpu])[1]), LazyMapping(files, _of_the_catalog))
 
 
 def fits_for(owner: Gpu) -> FitLibrary:
