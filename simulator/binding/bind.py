@@ -26,10 +26,10 @@ from ..workload.framework import CommunicationSms
 from .collective_policy import CollectivePolicy
 from .communicators import Family, Placed, footprints_of, slots_of, tariff_of
 from .copies import Copies, Different, FamilyAcross, copies_of
+from .gpu_occupancy import Occupancy
 from .host_copies import HostFamily
 from .launches import Host, with_launches
 from .limiting import never_limiting, work_per_ns
-from .parts_taken import Occupancy
 from .perturb import DegradedLinks, Perturbation, by_target, profiles_of
 from .templates import TRANSFER, Templates
 from .uneven_families import UnevenFamily

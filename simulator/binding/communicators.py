@@ -21,8 +21,8 @@ from ..errors import UserError
 from ..kept import Kept
 from ..units import NS_PER_S
 from .collective_policy import BARRIER, CollectivePolicy
+from .gpu_occupancy import Occupancy
 from .mesh_rings import ClusterRounds
-from .parts_taken import Occupancy
 from .perturb import DegradedLinks
 from .templates import TRANSFER
 from .uncontended import MOST_WORK, RoundTimes, Routed, UncontendedLinks, least_waits_ns, summed, times_ns

@@ -16,7 +16,7 @@ from ..errors import InvariantBroken
 from ..program.operations import COPY_IN, COPY_OUT, PAGEABLE_IN, PAGEABLE_OUT, UPDATE_ON_HOST
 from .collective_policy import CollectivePolicy
 from .communicators import Family, Service
-from .parts_taken import Occupancy
+from .gpu_occupancy import Occupancy
 from .perturb import DegradedLinks
 from .uncontended import RoundTimes, rounded, rounded_ns
 

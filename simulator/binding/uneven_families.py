@@ -14,7 +14,7 @@ from ..engine.task import Array
 from ..kept import Kept
 from .collective_policy import CollectivePolicy, Matrix
 from .communicators import Costs, Family
-from .parts_taken import Occupancy
+from .gpu_occupancy import Occupancy
 from .perturb import DegradedLinks
 
 
