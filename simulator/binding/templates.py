@@ -152,12 +152,12 @@ class Templates:
                 rows.append(begin + named[name])
                 before.append(made[iteration - (key[0] == PARAMETERS)].get(key, -1))
         if -1 in before:
-            raise InvariantBroken(_lacking(steps, made))
+            raise InvariantBroken(_missing_value(steps, made))
         within = _shifted([body.after for body in bodies], begins, columns=(0, 1))
         return np.concatenate([within, np.array([rows, before], dtype=np.int64).T])
 
 
-def _lacking(steps: Iterable[Step], made: Mapping[int, Mapping[Key, int]]) -> str:
+def _missing_value(steps: Iterable[Step], made: Mapping[int, Mapping[Key, int]]) -> str:
     """Message about the values that a step waits for and that nothing produces."""
     waits = ((step, key) for step in steps for key in (*step.after, *(key for _, key in step.waits)))
     step, key = next((step, key) for step, key in waits if key not in made[step.iteration - (key[0] == PARAMETERS)])

@@ -238,9 +238,9 @@ def turns(skeleton: Skeleton) -> Array:
     """The number of tasks of each communicator. All members of a communicator must take the same turns at the same charges."""
     charges = [[t.charge[t.slot == s] for s in range(len(skeleton.slots))] for t in skeleton.templates]
     length_of = np.array([[len(of_slot) for of_slot in of_template] for of_template in charges], dtype=np.int64)
-    lacking = ((length_of[skeleton.program].T > 0) & (skeleton.slots < 0)).nonzero()
-    if len(lacking[0]):
-        raise InvariantBroken(f"rank {lacking[1][0]} has no communicator in slot {lacking[0][0]}, which its program uses")
+    without = ((length_of[skeleton.program].T > 0) & (skeleton.slots < 0)).nonzero()
+    if len(without[0]):
+        raise InvariantBroken(f"rank {without[1][0]} has no communicator in slot {without[0][0]}, which its program uses")
     number: dict[bytes, int] = {}
     keys = [[of_slot.astype(np.int64).tobytes() for of_slot in of_template] for of_template in charges]
     sequence_of = np.array([[number.setdefault(key, len(number)) for key in row] for row in keys], dtype=np.int64)

@@ -85,7 +85,7 @@ class Period:
         return min((end - begin) // slots for (begin, end), slots in zip(self.parts, self.slots, strict=True))
 
     def left_out(self, fewer: Layout) -> int:
-        """How many periods a layout lacks, if it is the same in all other respects; 0 if it is not."""
+        """How many periods fewer a layout has, if it is the same in all other respects; 0 if it is not."""
         less, rest = divmod(self.layout.shape.microbatches - fewer.shape.microbatches, self.of_all)
         if rest or less < 1 or fewer.placements != self.layout.placements or self.layout.shares != fewer.shares:
             return 0
@@ -142,13 +142,13 @@ def _candidates(layout: Layout) -> Iterator[int]:
     return iter([number for number in numbers if number <= most])
 
 
-def fewer_microbatches(period: Period, after: int = 0, spent: int = 0, lacking: int = 0) -> int | None:
+def fewer_microbatches(period: Period, after: int = 0, spent: int = 0, missing_periods: int = 0) -> int | None:
     """The next number of microbatches with which the periods of a step may become visible, larger than the number tried before;
     None if no further attempt would save work.
 
-    `spent` is the number of microbatches simulated by all attempts, and `lacking` the number of periods by which the last attempt
-    had too few, 0 if unknown. A uniform pipeline repeats itself soon after it is full; where ranks have slack, the slack is used
-    up first.
+    `spent` is the number of microbatches simulated by all attempts; by `missing_periods` the last attempt was too short, 0 if
+    unknown. A uniform pipeline repeats itself soon after it is full; where ranks have slack, the slack is used up
+    first.
     """
     shape = period.layout.shape
     left_over = shape.microbatches % period.of_all
@@ -157,5 +157,6 @@ def fewer_microbatches(period: Period, after: int = 0, spent: int = 0, lacking: 
     slack = ((times * shape.ranks * shape.splits - left_over) / period.of_all + SHOWN_PERIODS for times in WARM_UP)
     numbers = sorted(left_over + ceil(periods) * period.of_all for periods in (first, TIMES_MORE * first, *slack))
     least = max(after + 1, left_over + ceil(first) * period.of_all)
-    number = after + lacking * period.of_all if lacking else next((number for number in numbers if number >= least), 0)
+    next_guess = next((number for number in numbers if number >= least), 0)
+    number = after + missing_periods * period.of_all if missing_periods else next_guess
     return number if 0 < number < shape.microbatches * MOST_OF_ALL - spent else None

@@ -102,10 +102,10 @@ class _Alike(NamedTuple):
 
 
 class _Proof(NamedTuple):
-    """A proof, or what one lacks."""
+    """A proof that periods repeat, or the number of periods that are missing for one."""
 
-    lacking: int
-    """The number of further periods that would make it a proof, if they were like the present ones; 0 if it is one."""
+    missing_periods: int
+    """The number of further periods that would make it a proof, if they were like the present ones; 0 for a proof."""
     from_ns: int
     lasts_ns: int
     first: tuple[int, ...]
@@ -124,8 +124,8 @@ class Repetition:
         self.copies = [one for one in copies if one] if all(parts) and None not in copies else []
         self.known: dict[int, Repeats | None] = {}
         """Number of additional periods -> the part of the simulated step that stands for them."""
-        self.lacking = 0
-        """The smallest number of further periods that is known to be lacking; 0 if none is."""
+        self.missing_periods = 0
+        """The smallest number of further periods that is known to be missing; 0 if none is."""
 
     def of(self, times: int) -> Repeats | None:
         """The part of the simulated step that stands for `times` more periods; None without proof."""
@@ -142,8 +142,8 @@ class Repetition:
         proven = _proof(self.times, self.copies, together)
         if proven is None:
             return None
-        if proven.lacking:
-            self.lacking = min(self.lacking or proven.lacking, proven.lacking)
+        if proven.missing_periods:
+            self.missing_periods = min(self.missing_periods or proven.missing_periods, proven.missing_periods)
             return None
         steps: list[Array] = [np.zeros(0, dtype=np.int64) for _ in self.labels]
         first = {(one.role, id(one.part)): (one, at) for one, at in zip(self.copies, proven.first, strict=True)}
@@ -237,8 +237,8 @@ def _rows_of_periods(labels: Labels, order: Array, part: _Part) -> tuple[Array, 
 
 
 def _proof(all_times: Sequence[Times], copies: Sequence[_Copies], together: int) -> _Proof | None:
-    """A time at which all ranks have the same state as `together` periods later, and that later time, or how many periods that
-    lacks; None if the ranks have no pace in common.
+    """A time at which all ranks have the same state as `together` periods later, and how long these take; or the number of missing
+    periods. None if the periods of the ranks differ in length.
 
     From `since_ns` until the first time everything in progress belongs to periods that happen again, everything in progress at
     the later time is such a repetition, and the repetition continues for twice as long.
@@ -258,7 +258,7 @@ def _proof(all_times: Sequence[Times], copies: Sequence[_Copies], together: int)
             since_ns = min(since_ns, int(times.start_ns[in_progress].min(initial=at_ns)))
         late_ns = max(max(one.others_end_ns, one.is_no_image_until_ns - lasts_ns) for one in alike) - since_ns
         proof = _Proof(together * max(0, ceil(late_ns / lasts_ns)), at_ns, lasts_ns, tuple(one.first for one in alike))
-        if not proof.lacking:
+        if not proof.missing_periods:
             return proof
         least = proof if least is None else min(least, proof)
     return least

@@ -167,9 +167,9 @@ def _repeating(
     """A step of fewer microbatches in which a part stands for several; None where there is no proof that it does."""
     one_step = len(counts) == 1 and counts[0] in (None, 1) and scenario.fidelity.collectives != "stepwise"
     period = period_of(layout) if one_step and not steady_state.has_transitions(scenario.perturb) else None
-    number = spent = lacking = 0
-    while period and (number := fewer_microbatches(period, number, spent, lacking) or 0):
-        fewer, lacking = derived.with_microbatches(scenario, number), 0
+    number = spent = missing_periods = 0
+    while period and (number := fewer_microbatches(period, number, spent, missing_periods) or 0):
+        fewer, missing_periods = derived.with_microbatches(scenario, number), 0
         try:
             shorter = layout_of(fewer, site, session)
         except UserError:  # the schedule does not support so few microbatches
@@ -184,7 +184,7 @@ def _repeating(
         if repeats := repetition.of(left_out):
             reason = f"{found.engine_reason}; {number} of {layout.shape.microbatches} microbatches, because all state repeats"
             return replace(found, repeats=repeats, engine_reason=reason)
-        spent, lacking = spent + number, repetition.lacking
+        spent, missing_periods = spent + number, repetition.missing_periods
     return None
 
 

@@ -268,8 +268,8 @@ def test_a_proof_that_fails_says_how_many_periods_it_lacks(few: tuple[Run, int, 
         later_ns = np.where(first, found.from_ns + (periods - 1) * found.lasts_ns + 1 - times.arrival_ns, 0)
         failed = repetition(few, Changed(run.timeline, 0, arrives_later_ns=later_ns))
         assert failed.of(few[2]) is None
-        assert failed.lacking >= periods
-    assert repetition(few).lacking == 0
+        assert failed.missing_periods >= periods
+    assert repetition(few).missing_periods == 0
 
 
 def test_the_next_attempt_has_the_periods_that_the_last_one_lacked() -> None:
@@ -277,7 +277,7 @@ def test_the_next_attempt_has_the_periods_that_the_last_one_lacked() -> None:
     assert period
     first = fewer_microbatches(period)
     assert first
-    assert fewer_microbatches(period, first, first, lacking=2) == first + 2 * period.of_all
+    assert fewer_microbatches(period, first, first, missing_periods=2) == first + 2 * period.of_all
     assert (fewer_microbatches(period, first, first) or 0) > first + 2 * period.of_all
     assert fewer_microbatches(period, first, spent=144) is None
 
