@@ -73,17 +73,17 @@ class _RoleLaunches:
     labels: Labels
     order: Array
     """The rows in the order in which the host launches them."""
-    at: Array
+    launched_before: Array
     """Row -> the row before which it is launched: itself, or for a receive the first row that waits for it."""
-    under: Array
+    launched_with: Array
     """Row -> the row whose launch includes it: itself, or the first row of its CUDA graph."""
     barriers: Array
     """The rows that the host waits for, in order."""
-    of_all: Array
+    of_all_ranks: Array
     """Barrier -> whether it is one of all ranks."""
-    part: Array
+    barriers_before: Array
     """Row -> number of barriers before it."""
-    common: Array
+    common_barriers_before: Array
     """Row -> number of barriers of all ranks before it."""
     due_ns: Array
     """Row -> end of its launch, in ns after the last of those barriers; `ANY_TIME` if it waits for no launch."""
@@ -106,7 +106,7 @@ def with_launches(
         np.flatnonzero((role.due_ns > least) | (every & (role.due_ns > ANY_TIME)))
         for role, least in zip(roles, earliest, strict=True)
     ]
-    chosen = [role.order[np.isin(role.order, role.under[rows])] for role, rows in zip(roles, waiting, strict=True)]
+    chosen = [role.order[np.isin(role.order, role.launched_with[rows])] for role, rows in zip(roles, waiting, strict=True)]
     lasting = [_launch_durations_ns(role, rows) for role, rows in zip(roles, chosen, strict=True)]
     charges, which = np.unique(np.concatenate(lasting), return_inverse=True)
     if not len(charges):
@@ -120,32 +120,34 @@ def with_launches(
 
 def _role(template: Template, labels: Labels, host: Host, edges: dict[str, int], blocks: bool) -> _RoleLaunches:
     """The launches of a template. Where transfers block, no sender waits for the launch of a receive."""
-    of_all = labels.of_op(lambda op: isinstance(op, Collective) and op.kind == BARRIER)
-    is_barrier = of_all.copy()
-    if host.waits_for_transfers:
-        is_barrier |= np.array([step.phase == WAIT for step in labels.steps])[labels.step]
     row = np.arange(len(template))
-    if host.waits:
-        is_barrier[_waited_for(labels, host)] = True
     sends, receives = (labels.of_op(partial(_edge, edges=edges, sends=sends)) for sends in (True, False))
     first = np.full(len(row), len(row))
     np.minimum.at(first, template.preds.idx, template.preds.row_of)
     # receives come first in a rank's program, because they are posted long before
-    at, under = np.where((receives >= 0) & (first < len(row)), first, row), row
-    cost_ns = launch_times_ns(labels, host)
-    if host.graph_ns is not None:
-        graphed, first = _graphed(labels)
-        under = np.where(graphed, first, row)
-    order = np.lexsort((at == row, at))
-    is_barrier, of_all = is_barrier[order], of_all[order]
-    ended_ns = np.cumsum(cost_ns[order])
+    launched_before = np.where((receives >= 0) & (first < len(row)), first, row)
+    order = np.lexsort((launched_before == row, launched_before))
+    launched_with = row if host.graph_ns is None else np.where(*_graphed(labels), row)
+    is_barrier, of_all_ranks = (column[order] for column in _barriers(labels, host))
+    ended_ns = np.cumsum(launch_times_ns(labels, host)[order])
     passed = np.cumsum(is_barrier) - is_barrier
-    part, common, due_ns = (np.empty_like(row) for _ in range(3))
-    part[order], common[order] = passed, np.cumsum(of_all) - of_all
+    barriers_before, common_barriers_before, due_ns = (np.empty_like(row) for _ in range(3))
+    barriers_before[order], common_barriers_before[order] = passed, np.cumsum(of_all_ranks) - of_all_ranks
     due_ns[order] = ended_ns - np.concatenate([[0], ended_ns[is_barrier]])[passed]
-    due_ns = np.where((receives >= 0) & blocks, ANY_TIME, due_ns[under])
-    barriers = order[is_barrier], of_all[is_barrier]
-    return _RoleLaunches(template, labels, order, at, under, *barriers, part, common, due_ns, sends, receives)
+    due_ns = np.where((receives >= 0) & blocks, ANY_TIME, due_ns[launched_with])
+    barriers = order[is_barrier], of_all_ranks[is_barrier], barriers_before, common_barriers_before
+    return _RoleLaunches(template, labels, order, launched_before, launched_with, *barriers, due_ns, sends, receives)
+
+
+def _barriers(labels: Labels, host: Host) -> tuple[Array, Array]:
+    """For each row, whether the host waits for it, and whether the hosts of all ranks do."""
+    of_all_ranks = labels.of_op(lambda op: isinstance(op, Collective) and op.kind == BARRIER)
+    is_barrier = of_all_ranks.copy()
+    if host.waits_for_transfers:
+        is_barrier |= np.array([step.phase == WAIT for step in labels.steps])[labels.step]
+    if host.waits:
+        is_barrier[_waited_for(labels, host)] = True
+    return is_barrier, of_all_ranks
 
 
 def launch_times_ns(labels: Labels, host: Host) -> Array:
@@ -192,19 +194,23 @@ def _at_ends(labels: Labels) -> Array:
 
 def _begun(labels: Labels, phase: str, where: Array) -> Array:
     """The first rows of the steps of a phase, among those `where` it counts."""
-    rows = np.flatnonzero(~labels.is_launch)
-    first = np.full(len(labels.steps), len(labels.step))
-    np.minimum.at(first, labels.step[rows], rows)
+    first = _first_rows(labels)
     found: Array = first[where & np.array([step.phase == phase for step in labels.steps], dtype=bool)]
     return found[found < len(labels.step)]
 
 
 def _graphed(labels: Labels) -> tuple[Array, Array]:
     """For each row, whether it is part of a CUDA graph, and the first row of its step."""
+    graphed = np.array([step.phase in GRAPHED for step in labels.steps], dtype=bool)
+    return graphed[labels.step], _first_rows(labels)[labels.step]
+
+
+def _first_rows(labels: Labels) -> Array:
+    """Step -> its first row that is no launch; the number of all rows for a step without one."""
     rows = np.flatnonzero(~labels.is_launch)
     first = np.full(len(labels.steps), len(labels.step))
     np.minimum.at(first, labels.step[rows], rows)
-    return np.array([step.phase in GRAPHED for step in labels.steps], dtype=bool)[labels.step], first[labels.step]
+    return first
 
 
 def _edge(op: AnyOp, edges: dict[str, int], *, sends: bool) -> int:
@@ -219,10 +225,10 @@ def _earliest_starts(role: _RoleLaunches, speed: int) -> Array:
     """
     template, compute = role.template, role.labels.lanes.index(COMPUTE)
     least_ns = np.where(template.slot < 0, -(-(template.shortest_ns << SPEED_BITS) // speed), 0)
-    earliest = np.where(role.part == 0, 0, ANY_TIME)
+    earliest = np.where(role.barriers_before == 0, 0, ANY_TIME)
     _raise_by_stream_order(template.lanes.row(compute), role, least_ns, earliest)
     row, before = template.preds.row_of, template.preds.idx
-    known = np.flatnonzero(role.part[row] == role.part[before])
+    known = np.flatnonzero(role.barriers_before[row] == role.barriers_before[before])
     _raise_by_predecessors(row[known], before[known], role, least_ns, earliest)
     for lane in range(len(template.lanes)):
         if lane != compute:
@@ -252,7 +258,7 @@ def _raise_by_stream_order(rows: Array, role: _RoleLaunches, least_ns: Array, ea
     known, ahead = starts > NO_TIME, starts + least_ns[rows] - passed
     lowest = int(ahead[known].min(initial=0)) - 1
     span = int(ahead[known].max(initial=0)) - lowest + 1
-    part = np.append(0, np.cumsum(np.diff(role.part[rows]) != 0))
+    part = np.append(0, np.cumsum(np.diff(role.barriers_before[rows]) != 0))
     if int(part[-1]) * span > MOST_LIFTED_NS:
         for half in np.split(rows, [np.searchsorted(part, part[-1] // 2, side="right")]):
             _raise_by_stream_order(half, role, least_ns, earliest)
@@ -272,12 +278,12 @@ def _least_passed_ns(role: _RoleLaunches, speed: int) -> Array:
     """
     lane, barriers = role.template.lanes.row(role.labels.lanes.index(COMPUTE)), role.barriers
     lasts_ns = -(-(role.template.shortest_ns[lane] << SPEED_BITS) // speed) * (role.template.slot[lane] < 0)
-    ended_ns, common = np.cumsum(lasts_ns), role.common[lane]
+    ended_ns, common = np.cumsum(lasts_ns), role.common_barriers_before[lane]
     begun_ns = (ended_ns - lasts_ns)[np.searchsorted(common, common)]
-    of_row = np.zeros(len(role.part), dtype=np.int64)
+    of_row = np.zeros(len(role.barriers_before), dtype=np.int64)
     of_row[lane] = ended_ns - begun_ns
-    passed_ns: Array = np.append(-1, np.where(role.of_all, -1, of_row[barriers]))
-    return passed_ns[role.part]
+    passed_ns: Array = np.append(-1, np.where(role.of_all_ranks, -1, of_row[barriers]))
+    return passed_ns[role.barriers_before]
 
 
 def _raise_by_sends(roles: Sequence[_RoleLaunches], earliest: Sequence[Array], passed: Sequence[Array]) -> None:
@@ -289,17 +295,17 @@ def _raise_by_sends(roles: Sequence[_RoleLaunches], earliest: Sequence[Array], p
     sent: dict[int, tuple[Array, Array]] = {}
     for role, least, later_ns in zip(roles, earliest, passed, strict=True):
         starts, edges = np.maximum(least, role.due_ns) + np.maximum(later_ns, 0), role.sends
-        sent |= {e: (starts[edges == e], role.common[edges == e]) for e in distinct(edges[edges >= 0]).tolist()}
+        sent |= {e: (starts[edges == e], role.common_barriers_before[edges == e]) for e in distinct(edges[edges >= 0]).tolist()}
     for role, least, later_ns in zip(roles, earliest, passed, strict=True):
         for edge in distinct(role.receives[role.receives >= 0]).tolist():
             rows, (starts, common) = np.flatnonzero(role.receives == edge), sent[edge]
-            alike = (common == role.common[rows]) & (later_ns[rows] < 0)
+            alike = (common == role.common_barriers_before[rows]) & (later_ns[rows] < 0)
             least[rows] = np.where(alike, np.maximum(least[rows], starts), least[rows])
 
 
 def _launch_durations_ns(role: _RoleLaunches, rows: Array) -> Array:
     """The duration of each kept launch, including launches merged into it. `rows` are in the order of launches."""
-    due_ns, part = role.due_ns[rows], role.part[rows]
+    due_ns, part = role.due_ns[rows], role.barriers_before[rows]
     follows = np.concatenate([[False], part[1:] == part[:-1]])[: len(rows)]
     return due_ns - np.where(follows, np.roll(due_ns, 1), 0)
 
@@ -310,16 +316,16 @@ def _with_launch_rows(
     """The template and its labels with an additional row for every kept launch, before the row that it launches."""
     old, labels = role.template, role.labels
     n, count = len(old), len(chosen)
-    rows = np.argsort(np.concatenate([2 * np.arange(n) + 1, 2 * role.at[chosen]]), kind="stable")
+    rows = np.argsort(np.concatenate([2 * np.arange(n) + 1, 2 * role.launched_before[chosen]]), kind="stable")
     place = np.argsort(rows)
     launch_of = np.full(n, -1)
     launch_of[chosen] = place[n:]
     solo_ns = np.zeros((*old.solo_ns.shape[:-1], n + count), dtype=np.int64)
     solo_ns[..., place[:n]] = old.solo_ns
-    part = role.part[chosen]
+    part = role.barriers_before[chosen]
     first = np.flatnonzero((part > 0) & (part != np.concatenate([[0], part])[:count]))
     after = [place[old.preds.row_of], place[waiting], place[n:][first]]
-    before = [place[old.preds.idx], launch_of[role.under[waiting]], place[role.barriers[part[first] - 1]]]
+    before = [place[old.preds.idx], launch_of[role.launched_with[waiting]], place[role.barriers[part[first] - 1]]]
     lanes = Csr(np.append(old.lanes.ptr, len(old.lanes.idx) + count), np.concatenate([place[old.lanes.idx], place[n:]]))
     template = Template(
         np.append(old.slot, np.full(count, slot))[rows],

@@ -237,7 +237,7 @@ def _rows_of_periods(labels: Labels, order: Array, part: _Part) -> tuple[Array, 
 
 
 def _proof(all_times: Sequence[Times], copies: Sequence[_Copies], together: int) -> _Proof | None:
-    """A time at which all ranks have the same state as `together` periods later, and how long these take; or the number of missing
+    """A time at which all ranks have the same state as `together` periods later, and how long that is; or the number of missing
     periods. None if the periods of the ranks differ in length.
 
     From `since_ns` until the first time everything in progress belongs to periods that happen again, everything in progress at

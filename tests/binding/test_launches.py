@@ -487,7 +487,7 @@ def test_a_row_of_a_stream_starts_when_the_rows_before_it_can_have_ended(data: s
         ended = max(ended, int(earliest[row]), int(due[row])) + least[row]
         ended = ended if ended > NO_TIME else ANY_TIME
     with mock.patch.object(binding_launches, "MOST_LIFTED_NS", most_ns):
-        role = SimpleNamespace(part=part, due_ns=due)
+        role = SimpleNamespace(barriers_before=part, due_ns=due)
         binding_launches._raise_by_stream_order(np.arange(len(parts)), role, least_ns, earliest)
     assert earliest.tolist() == expected.tolist()
 
