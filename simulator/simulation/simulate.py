@@ -15,18 +15,13 @@ from typing import Any
 from ..binding.bind import Bound, Site, bind, bind_first
 from ..binding.launches import Host
 from ..binding.perturb import Perturbation
-from ..binding.stepwise import stepwise
 from ..config import catalog, derived, feasible, shipped_fits, step_constants, user_code
 from ..config.scenario import Perturb, Scenario
 from ..costs.kernels.estimator import Options, PricedKernels, measured_cost
 from ..costs.kernels.family import LAUNCHES
-from ..engine import stretched_timeline
-from ..engine.fold import Folded, every_rank
-from ..engine.replay import with_fixed_durations
-from ..engine.skeleton import Expansion
-from ..engine.stretches import stretched
-from ..engine.timeline import Timeline, grid
-from ..errors import Deadlock, InvariantBroken, UserError, described, did_you_mean, must_be, shown
+from ..engine.fold import every_rank
+from ..engine.timeline import Timeline
+from ..errors import InvariantBroken, UserError, described, did_you_mean, must_be, shown
 from ..fabrics.policy import policy_on
 from ..fabrics.uneven_alltoall import Exchange, uneven_policy
 from ..hardware.cluster import Cluster
@@ -34,7 +29,6 @@ from ..kernels import UNFUSED, KernelCost
 from ..lowering.lower import lower
 from ..lowering.passes.expert_overlap import paired
 from ..plan.plan import Fidelity, Plan
-from ..program.labels import Labels
 from ..program.layout import Layout, lay_out
 from ..program.program import Program
 from ..schedules._vocabulary import with_vocabulary
@@ -42,7 +36,7 @@ from ..units import ns
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from . import ENGINES, MOST_STEPS, choose_engine, estimated_effort, steady_state
+from . import ENGINES, MOST_STEPS, estimated_effort, steady_state
 from .expected_periods import is_expected
 from .fewer_microbatches import Period, fewer_microbatches, period_of
 from .memory_check import Slots, memory_of, slots_of
@@ -51,6 +45,7 @@ from .run import Run
 from .session import Session
 from .simulated import Simulated
 from .slot_durations import slot_durations
+from .timelines import by_stretches, row_by_row
 
 PERTURB = "sim.Perturb(rank=13, speed=0.8), or a list of such"
 MODEL = 'sim.model("llama3-70b"); a scenario from a file or a mapping is run by .simulate()'
@@ -125,17 +120,17 @@ def simulate_scenario(
     memory = memory_of(scenario, layout, slots, allow_oom=allow_oom, kept=session.accounts)
 
     def simulated(of: Scenario, layout: Layout, limits: estimated_effort.Limits = limits) -> Simulated:
-        return _measured(of, layout, slots, site, limits, counts, folding=folding)
+        return _simulate_until_measured(of, layout, slots, site, limits, counts, folding=folding)
 
     may_leave_out = in_session and engine == "auto" and folding
-    if may_leave_out and (found := _repeating(scenario, layout, site, counts, simulated, session, slots=slots)):
+    if may_leave_out and (found := _simulate_fewer_microbatches(scenario, layout, site, counts, simulated, session, slots=slots)):
         every = partial(simulated, scenario, layout, replace(limits, long=True))
         return Run(scenario, site, prices, memory, found, perf_counter() - began, every, given=given, steps=steps)
     measured = simulated(scenario, layout)
     return Run(scenario, site, prices, memory, measured, perf_counter() - began, given=given, steps=steps)
 
 
-def _measured(
+def _simulate_until_measured(
     scenario: Scenario,
     layout: Layout,
     slots: Slots,
@@ -148,13 +143,13 @@ def _measured(
     """Simulates as many training steps as are needed to measure one."""
     for count in counts:
         program = program_of(scenario, count, layout, slots())
-        bound, timeline, used, reason = _simulated(scenario, program, site, limits, folding=folding)
+        bound, timeline, used, reason = _run_program(scenario, program, site, limits, folding=folding)
         if window := steady_state.measured(timeline, bound.labels, count, tuple(counts)):
             return Simulated(program, bound, timeline, used, reason, window)
     raise InvariantBroken("no number of steps was enough to measure one")
 
 
-def _repeating(
+def _simulate_fewer_microbatches(
     scenario: Scenario,
     layout: Layout,
     site: Site,
@@ -308,7 +303,7 @@ def bound_first_of(scenario: Scenario, program: Program, site: Site, within: Cal
     return bind_first(program, derived.mesh_of(scenario), site, gpus=gpus, within=within)
 
 
-def _simulated(
+def _run_program(
     scenario: Scenario, program: Program, site: Site, limits: estimated_effort.Limits, *, folding: bool
 ) -> tuple[Bound, Timeline, str, str]:
     """The bound program, its timeline, the engine, and the reasons for the number of classes of ranks and for the engine."""
@@ -319,11 +314,10 @@ def _simulated(
     if not folds:
         within(scenario.cluster.gpus)
     bound = bound_first_of(scenario, program, site, within) if folds else bound_of(scenario, program, site)
-    ranks_of = (
-        bound.folded(limits.must_end) if folds else every_rank(bound.skeleton if messages else bound.merged, limits.must_end)
-    )
-    found = None if messages else _stretched(ranks_of, bound, limits.engine, every=fidelity == "closed")
-    timeline, used, reason = found or _row_by_row(ranks_of, bound, site, limits, fidelity)
+    unfolded = bound.skeleton if messages else bound.merged
+    ranks_of = bound.folded(limits.must_end) if folds else every_rank(unfolded, limits.must_end)
+    found = None if messages else by_stretches(ranks_of, bound, limits.engine, every=fidelity == "closed")
+    timeline, used, reason = found or row_by_row(ranks_of, bound, site, limits, fidelity)
     classes, ranks = timeline.skeleton.ranks, timeline.ranks
     simulated = (
         f"{classes} classes of {ranks} ranks, because {'every rank differs' if classes == ranks else 'the others behave alike'}"
@@ -333,52 +327,3 @@ def _simulated(
     elif not folding:
         simulated = f"all {ranks} ranks simulated because folding was switched off"
     return bound, timeline, used, f"{simulated}; {reason}"
-
-
-def _stretched(ranks: Folded, bound: Bound, engine: str, *, every: bool) -> tuple[Timeline, str, str] | None:
-    """The timeline by stretches, where `auto` may choose, most rows are part of one, and all tasks end."""
-    if engine != "auto" or any(template.solo_ns.ndim > 1 for template in ranks.skeleton.templates):
-        return None
-    skeleton = ranks.skeleton
-    least = choose_engine.rows_of_stretch(sum(len(skeleton.templates[number]) for number in skeleton.program.tolist()))
-    found = stretched(ranks, lambda program: bound.labels[program].interrupted, every=every, at_least=least)
-    timeline = found and stretched_timeline.run(ranks, found)
-    return (timeline, *choose_engine.described(found.graph)) if found and timeline else None
-
-
-def _row_by_row(
-    ranks: Folded, bound: Bound, site: Site, limits: estimated_effort.Limits, fidelity: str
-) -> tuple[Timeline, str, str]:
-    """The timeline of all rows, or of all messages, the engine, and the reason for the engine."""
-    expansion = ranks.expansion()
-    steps_of = stepwise(bound, site, expansion, limits.must_send) if fidelity == "stepwise" else None
-    graph = with_fixed_durations(steps_of.graph if steps_of else expansion.graph, every=fidelity == "closed")
-    try:
-        times, used, reason = choose_engine.run(graph, limits.engine)
-    except Deadlock as deadlock:
-        raise _explained(deadlock, expansion, bound.labels) from None
-    return Timeline(steps_of.times(times) if steps_of else times, expansion), used, reason
-
-
-def _explained(deadlock: Deadlock, expansion: Expansion, labels: tuple[Labels, ...]) -> Deadlock:
-    """The deadlock with names instead of numbers: each blocked rank, its stream, and the operation that blocks."""
-    rank_of, row_of = expansion.origin
-
-    def of_rank(rank: int) -> Labels:
-        return labels[int(expansion.skeleton.program[rank])]
-
-    def stream_name(stream: int) -> str:
-        rank = int(expansion.stream_rank[stream])
-        return f"rank {rank} {of_rank(rank).lanes[int(expansion.stream_lane[stream])]}"
-
-    def task_name(task: int) -> str:
-        rank, row = int(rank_of[task]), int(row_of[task])
-        names = of_rank(rank)
-        step = names.steps[names.step[row]]
-        where = f" of {step.phase} s{step.stage} m{step.microbatch}" if step.stage >= 0 else ""
-        return f"{names.block(row)}{where} on rank {rank}"
-
-    first = str(deadlock).splitlines()[0]
-    drawn = grid(deadlock.blocked, stream_name, task_name)
-    hint = "the schedule orders the slots of two ranks so that each waits for the other"
-    return Deadlock(f"{first}\n{drawn}", blocked=deadlock.blocked, hint=hint)
