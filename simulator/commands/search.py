@@ -29,9 +29,9 @@ from ._show import (
 from ._work_options import MOST_WORKERS, SQLITE, shard_of_options, work_options, workers_of
 
 if TYPE_CHECKING:
-    from ..search.best_first import Aim, Looked
+    from ..search.best_first import Aim, Candidate
+    from ..search.choice_scenario import Base
     from ..search.search import Found
-    from ..search.weigh import Base
     from ..study.shard import Shard
 
 MOST_TOP = 1000
@@ -210,10 +210,10 @@ def _nothing_runs(found: Found) -> Infeasible:
     if {TOO_SLOW, SIMULATED} & found.counts.keys():  # a simulated plan that is not wanted takes too many days
         return Infeasible(message, hint="more GPUs with --gpus, or more --days")
     if nearest := found.nearest():
-        plan, lack = nearest
-        hint = f"more GPUs with --gpus, or in --space {lack.remedies}"
-        message += f"; the nearest lacks {lack.over_bytes / GIB:.1f} GiB: {plan.text}"
-        return Infeasible(message, hint=hint, over_bytes=lack.over_bytes)
+        plan, shortage = nearest
+        hint = f"more GPUs with --gpus, or in --space {shortage.remedies}"
+        message += f"; the nearest lacks {shortage.over_bytes / GIB:.1f} GiB: {plan.text}"
+        return Infeasible(message, hint=hint, over_bytes=shortage.over_bytes)
     return Infeasible(message, hint=next((example for _, example in found.reasons.values()), "another --space"))
 
 
@@ -240,7 +240,7 @@ def _record(found: Found, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _best(found: Found, plan: Looked, options: dict[str, Any]) -> dict[str, Any]:
+def _best(found: Found, plan: Candidate, options: dict[str, Any]) -> dict[str, Any]:
     """A plan as JSON."""
     measured, step_time_s, value = plan.simulated()
     row, document = found.row(plan), found.document(plan)
@@ -260,7 +260,7 @@ def _best(found: Found, plan: Looked, options: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def _run(found: Found, plan: Looked, options: dict[str, Any]) -> tuple[float | None, float]:
+def _run(found: Found, plan: Candidate, options: dict[str, Any]) -> tuple[float | None, float]:
     """Days that a plan takes for the tokens of the job, and its cost: GPU-hours if there is no price."""
     from ..search.search import tokens_of
     from ..units import DAY_S, HOUR_S

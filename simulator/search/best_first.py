@@ -22,22 +22,10 @@ from typing import Literal, NamedTuple
 from ..errors import InvariantBroken
 from ..study.pool import Call, Polled, Workers, opened
 from ..units import HOUR_S, seconds
+from .choice_scenario import Base, read
 from .records import Known, NoRecords, Records
 from .space import Choice
-from .weigh import (
-    LEGAL,
-    TOO_LONG,
-    Base,
-    Branch,
-    Examined,
-    Measured,
-    Weighed,
-    examined,
-    looked_at,
-    measured,
-    quick_bounds_ns,
-    read,
-)
+from .weigh import LEGAL, TOO_LONG, Branch, Examined, Measured, Weighed, check_branch, examined, measured, quick_bounds_ns
 
 Objective = Literal["step_time", "cost", "energy", "memory", "gpus"]
 Against = Literal["memory", "cost", "gpus"]
@@ -80,7 +68,7 @@ class Aim:
         step_s = seconds(step_ns)
         return self.value(plan.gpus, step_s, plan.memory_bytes, plan.gpus * (plan.idle_w or 0.0) * step_s)
 
-    def weighed_against(self, gpus: int, step_time_s: float, memory_bytes: float) -> float:
+    def second_quantity(self, gpus: int, step_time_s: float, memory_bytes: float) -> float:
         """The second quantity of the front, beside the step time: bytes, GPU-hours or GPUs."""
         if self.against == "memory":
             return memory_bytes
@@ -91,8 +79,8 @@ UNSEEN = Weighed(NOT_REACHED)
 
 
 @dataclass(slots=True)
-class Looked:
-    """What is known about a plan."""
+class Candidate:
+    """A plan of the space, and what is known about it."""
 
     choice: Choice
     text: str
@@ -125,9 +113,9 @@ class Question(NamedTuple):
     plans: tuple[int, ...]
 
 
-WEIGH, OPEN, EXAMINE, SIMULATE = range(4)
+CHECK, BOUND, EXAMINE, SIMULATE = range(4)
 """Legality, least memory and the kernels of a branch, its quick bounds, the memory and bound of a plan, its simulation."""
-LEFT_OUT = {OPEN: BY_KERNELS, EXAMINE: BY_BUSY_TIME, SIMULATE: BY_BOUND}
+LEFT_OUT = {BOUND: BY_KERNELS, EXAMINE: BY_BUSY_TIME, SIMULATE: BY_BOUND}
 """Outcome of plans whose next question is no longer needed."""
 DOMINATED = "dominated by the front"
 BOUNDED = (*LEFT_OUT.values(), DOMINATED, TOO_SLOW)
@@ -140,7 +128,7 @@ class Search:
 
     base: Base
     aim: Aim
-    plans: list[Looked]
+    plans: list[Candidate]
     long: bool = False
     records: Records = field(default_factory=NoRecords)
     best: list[tuple[Value, str, int]] = field(default_factory=list)
@@ -157,17 +145,17 @@ class Search:
         with opened(workers, HINT) as pool:
             done = len(self.plans) - self._begin(pool.number, tell)
             for question, found in pool.answers(Polled(self.next_task), 1):
-                if question.stage == WEIGH:
+                if question.stage == CHECK:
                     self._take_weighed(question.plans, found)
                     done += len(question.plans)
                     tell(f"checked {done:,} of {len(self.plans):,} plans")
-                elif question.stage == OPEN:
+                elif question.stage == BOUND:
                     self._take_bounds(question.plans, found)
                 elif question.stage == EXAMINE:
-                    if self.in_order(question.plans[0], found):
+                    if self.take_examined(question.plans[0], found):
                         self._push(SIMULATE, question.plans)
                 else:
-                    self.add(question.plans[0], found, tell)
+                    self.take_measured(question.plans[0], found, tell)
                 self._save(question.plans)
 
     def _begin(self, workers: int, tell: Callable[[str], None]) -> int:
@@ -175,7 +163,7 @@ class Search:
         new = [self._recall(branch, tell) for branch in _branches(self.plans)]
         self._few = len(new) <= FEW_BRANCHES * workers
         for branch in new:
-            self._push(WEIGH, branch)
+            self._push(CHECK, branch)
         return sum(map(len, new))
 
     def _take_weighed(self, branch: Sequence[int], found: Branch) -> None:
@@ -186,7 +174,7 @@ class Search:
             plan.weighed, plan.bound_ns, plan.status = one, one.branch_ns, NOT_REACHED if one.status == LEGAL else one.status
             legal += [number] if one.status == LEGAL else []
         if found.quick_ns is None:
-            self._push(OPEN, legal)
+            self._push(BOUND, legal)
         else:
             self._take_bounds(legal, found.quick_ns)
 
@@ -202,7 +190,7 @@ class Search:
 
         Plans that took too long are examined again if long work is allowed.
         """
-        new, to_open = list[int](), list[int]()
+        new, to_bound = list[int](), list[int]()
         for number in branch:
             plan, known = self.plans[number], self.records.known(self.plans[number].choice)
             if known is None:
@@ -210,14 +198,14 @@ class Search:
                 continue
             plan.weighed, plan.bound_ns = known.weighed, known.bound_ns
             if known.measured and not (self.long and known.status == TOO_LONG):
-                self.add(number, known.measured, tell)
+                self.take_measured(number, known.measured, tell)
             elif known.status not in (NOT_REACHED, TOO_LONG):
                 plan.status = known.status
-            elif known.stage == OPEN:
-                to_open.append(number)
+            elif known.stage == BOUND:
+                to_bound.append(number)
             else:
                 self._push(known.stage, [number])
-        self._push(OPEN, to_open)
+        self._push(BOUND, to_bound)
         return new
 
     def _save(self, numbers: Sequence[int]) -> None:
@@ -230,10 +218,10 @@ class Search:
         for plan in plans:
             plan.stage = stage
         if plans:
-            least = min(self.aim.least(plan.weighed, plan.bound_ns) for plan in plans) if stage > WEIGH else ()
+            least = min(self.aim.least(plan.weighed, plan.bound_ns) for plan in plans) if stage > CHECK else ()
             heappush(self._heap, (least, min(plan.text for plan in plans), Question(stage, tuple(numbers))))
 
-    def in_order(self, number: int, found: Examined) -> bool:
+    def take_examined(self, number: int, found: Examined) -> bool:
         """Stores the memory and bound of a plan in the order of its slots; returns whether it can be simulated."""
         plan = self.plans[number]
         memory_bytes = found.memory_bytes or plan.weighed.memory_bytes
@@ -243,7 +231,7 @@ class Search:
             plan.status = found.status
         return found.status == LEGAL
 
-    def add(self, number: int, found: Measured, tell: Callable[[str], None]) -> None:
+    def take_measured(self, number: int, found: Measured, tell: Callable[[str], None]) -> None:
         """Stores the simulation of a plan."""
         plan = self.plans[number]
         plan.measured = found
@@ -272,7 +260,7 @@ class Search:
     def _other(self, number: int) -> float:
         """The second quantity of the front for a simulated plan."""
         measured, step_time_s, _ = self.plans[number].simulated()
-        return self.aim.weighed_against(self.plans[number].weighed.gpus, step_time_s, measured.memory_bytes)
+        return self.aim.second_quantity(self.plans[number].weighed.gpus, step_time_s, measured.memory_bytes)
 
     def _left_out(self, number: int, stage: int) -> str | None:
         """Why the bound of a plan excludes it from the wanted plans; None if it does not."""
@@ -281,7 +269,7 @@ class Search:
         if step_s > self.aim.within_s:
             return TOO_SLOW
         if self.aim.against:
-            least = step_s, self.aim.weighed_against(plan.weighed.gpus, step_s, plan.weighed.memory_bytes)
+            least = step_s, self.aim.second_quantity(plan.weighed.gpus, step_s, plan.weighed.memory_bytes)
             points = ((self.plans[one].simulated()[1], self._other(one)) for _, _, one in self.best)
             return DOMINATED if any(p[0] <= least[0] and p[1] <= least[1] and p != least for p in points) else None
         full = len(self.best) >= self.aim.top
@@ -301,9 +289,9 @@ class Search:
     def _call(self, question: Question) -> Call:
         """The function that answers a question, and its arguments."""
         choices = [self.plans[number].choice for number in question.plans]
-        if question.stage == WEIGH:
-            return looked_at, (self.base, choices, self._few)
-        if question.stage == OPEN:
+        if question.stage == CHECK:
+            return check_branch, (self.base, choices, self._few)
+        if question.stage == BOUND:
             return quick_bounds_ns, (self.base, choices)
         if question.stage == EXAMINE:
             by_order = self.plans[question.plans[0]].by_order and self.aim.objective != "memory"
@@ -311,7 +299,7 @@ class Search:
         return measured, (self.base, choices[0], "auto", self.long)
 
 
-def _branches(plans: Sequence[Looked]) -> Iterator[list[int]]:
+def _branches(plans: Sequence[Candidate]) -> Iterator[list[int]]:
     """The numbers of the plans of each branch, in groups of at most `MOST_TOGETHER`."""
     numbers = sorted(range(len(plans)), key=lambda number: (repr(plans[number].choice.branch), number))
     for _, alike in groupby(numbers, key=lambda number: repr(plans[number].choice.branch)):
@@ -321,4 +309,4 @@ def _branches(plans: Sequence[Looked]) -> Iterator[list[int]]:
 
 def search_of(base: Base, aim: Aim, choices: Sequence[Choice], *, long: bool = False, records: Records | None = None) -> Search:
     """A search that has not examined any plan yet."""
-    return Search(base, aim, [Looked(choice, choice.text) for choice in choices], long, records or NoRecords())
+    return Search(base, aim, [Candidate(choice, choice.text) for choice in choices], long, records or NoRecords())

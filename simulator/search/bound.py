@@ -31,6 +31,8 @@ from .blocks import Block, each_body_once, is_transfer, is_wait, rows_of
 
 BlockOf = Callable[[int, Step], Block]
 Made = dict[tuple[int, Key], int]
+TOLERANCE = 1e-9
+"""Relative error allowed for sums of floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +201,6 @@ def _link_ns(program: Program, once: Program, bound: Bound) -> int:
     )
     capacity = np.array([max(profile.value) for profile in skeleton.profiles], dtype=float)[skeleton.link_profile]
     return int(np.floor((carried / (capacity * (1 << WEIGHT_BITS))).max() * (1 - TOLERANCE)))
-
-
-TOLERANCE = 1e-9
-"""Relative error allowed for sums of floats."""
 
 
 def _calls(order: Iterable[Step], once: Iterable[Step]) -> Array:

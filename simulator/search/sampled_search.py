@@ -20,9 +20,10 @@ from ..errors import UserError
 from ..study.grid import Axis
 from ..study.pool import Call, Polled, Workers, opened
 from ..units import seconds
-from .best_first import BY_BUSY_TIME, HINT, NOT_REACHED, SIMULATED, TOO_SLOW, Aim, Looked, Search, Value
+from .best_first import BY_BUSY_TIME, HINT, NOT_REACHED, SIMULATED, TOO_SLOW, Aim, Candidate, Search, Value
+from .choice_scenario import Base
 from .space import Choice, Space, choice_by, number_of_plans
-from .weigh import LEGAL, TOO_LONG, Base, Examined, Measured, Weighed, examined, measured, quick_bounds_ns, weighed
+from .weigh import LEGAL, TOO_LONG, Examined, Measured, Weighed, examined, measured, quick_bounds_ns, weighed
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -109,7 +110,7 @@ class SampledSearch(Search):
                 study.tell(trial, state=TrialState.FAIL)  # optuna learns nothing from it
                 continue
             number = self._numbers[choice.text] = len(self.plans)
-            self.plans.append(Looked(choice, choice.text))
+            self.plans.append(Candidate(choice, choice.text))
             worst = self.best[self.aim.top - 1][0] if len(self.best) >= self.aim.top else None
             return (trial, number), (tried, (self.base, choice, Limits(self.aim, worst), self.long))
         return None
@@ -122,10 +123,10 @@ class SampledSearch(Search):
         plan = self.plans[number]
         plan.weighed, plan.bound_ns = found.weighed, found.bound_ns
         plan.status = found.left_out or (found.weighed.status if found.weighed.status != LEGAL else NOT_REACHED)
-        if found.ordered and self.in_order(number, found.ordered) and found.measured:
-            self.add(number, found.measured, tell)
+        if found.ordered and self.take_examined(number, found.ordered) and found.measured:
+            self.take_measured(number, found.measured, tell)
 
-    def _learn(self, study: Study, trial: Trial, plan: Looked) -> None:
+    def _learn(self, study: Study, trial: Trial, plan: Candidate) -> None:
         """Reports to optuna the value of a plan, or its lower bound if that excludes it; a plan that cannot run, or takes too
         long for the days, has the worst value."""
         from optuna.trial import TrialState

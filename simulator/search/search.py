@@ -24,11 +24,12 @@ from ..study.grid import Axis, axes_of, said
 from ..study.pool import Workers
 from ..study.shard import WHOLE, Shard
 from ..units import HOUR_S, seconds
-from .best_first import Against, Aim, Looked, Objective, Search, search_of
+from .best_first import Against, Aim, Candidate, Objective, Search, search_of
+from .choice_scenario import Base, settings_of
 from .records import Records
 from .sampled_search import SampledSearch, estimated_s
 from .space import MOST_PLANS, Choice, Space, choices, number_of_plans, space_of, with_values
-from .weigh import INFEASIBLE, OUT_OF_MEMORY, TOO_LONG, Base, Lack, lack_of, least_over_bytes, measured, settings_of
+from .weigh import INFEASIBLE, OUT_OF_MEMORY, TOO_LONG, MemoryShortage, least_over_bytes, measured, shortage_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +61,7 @@ class Found:
     """Number of plans of the space, or of its shard; with a budget, more than were examined."""
 
     @property
-    def best(self) -> list[Looked]:
+    def best(self) -> list[Candidate]:
         """The best plans, the best first, or all plans of the front."""
         aim = self.search.aim
         return [self.search.plans[number] for _, _, number in self.search.best[: None if aim.against else aim.top]]
@@ -77,21 +78,21 @@ class Found:
         examples = {one.reason: one.example for one in infeasible}
         return {field: (number, examples[field]) for field, number in Counter(one.reason for one in infeasible).most_common()}
 
-    def nearest(self) -> tuple[Looked, Lack] | None:
+    def nearest(self) -> tuple[Candidate, MemoryShortage] | None:
         """The plan that lacks least memory, among `MOST_COUNTED` of the plans that do not fit."""
         base = self.search.base
-        found: tuple[Looked, Lack] | None = None
+        found: tuple[Candidate, MemoryShortage] | None = None
         short = [plan for plan in self.search.plans if plan.status == OUT_OF_MEMORY]
         least = [(least_over_bytes(base, plan.choice, plan.weighed), plan.text, plan) for plan in short]
         for least_bytes, _, plan in sorted(least, key=itemgetter(0, 1))[:MOST_COUNTED]:
             if found and found[1].over_bytes <= least_bytes:
                 break
-            lack = lack_of(base, plan.choice)
-            if lack and (not found or lack.over_bytes < found[1].over_bytes):
-                found = plan, lack
+            shortage = shortage_of(base, plan.choice)
+            if shortage and (not found or shortage.over_bytes < found[1].over_bytes):
+                found = plan, shortage
         return found
 
-    def document(self, plan: Looked) -> Document:
+    def document(self, plan: Candidate) -> Document:
         """The scenario of a plan, before its names are resolved."""
         choice, base = plan.choice, self.search.base
         settled = settings_of(base, choice)
@@ -99,7 +100,7 @@ class Found:
             settled["plan.placement"] = None
         return with_values(base.document, {**dict(choice.others), **settled, "job.microbatch_size": choice.microbatch})
 
-    def row(self, plan: Looked) -> dict[str, Any]:
+    def row(self, plan: Candidate) -> dict[str, Any]:
         """A plan with all its results."""
         measured, parts = plan.measured, {**asdict(plan.choice), "others": None}
         others = {name: said(value) if isinstance(value, (list, dict)) else value for name, value in plan.choice.others}
@@ -121,7 +122,7 @@ class Found:
         }
 
     @staticmethod
-    def largest_wait(plan: Looked) -> str | None:
+    def largest_wait(plan: Candidate) -> str | None:
         """The largest wait of the GPUs of a simulated plan, with its fraction of the step; None if they wait for nothing."""
         if not plan.measured or not plan.measured.step_time_s:
             return None
@@ -134,11 +135,11 @@ class Found:
         for plan in self.search.plans:
             if plan.value is not None:
                 measured, step_time_s, _ = plan.simulated()
-                other = aim.weighed_against(plan.weighed.gpus, step_time_s, measured.memory_bytes)
+                other = aim.second_quantity(plan.weighed.gpus, step_time_s, measured.memory_bytes)
                 found.append((step_time_s, other, plan.text))
         return sorted(found)
 
-    def loses_by(self, plan: Looked) -> str | None:
+    def loses_by(self, plan: Candidate) -> str | None:
         """The cause for which a plan loses most time against the best plan, with the loss as a fraction of the best step."""
         best = self.best[0].measured if self.best else None
         if not plan.measured or not plan.measured.step_time_s or not best or not best.step_time_s or plan is self.best[0]:
@@ -239,19 +240,19 @@ def found_of(
         raise UserError(f"energy is not known: {why}", hint="search for step_time or cost")
     if budget is None:
         every = choices_of(base, space, over, gpus)
-        looked = search_of(base, aim, [every[number] for number in shard.numbers(len(every))], long=long, records=records)
-        of_plans = len(looked.plans)
+        searched = search_of(base, aim, [every[number] for number in shard.numbers(len(every))], long=long, records=records)
+        of_plans = len(searched.plans)
     else:
-        looked = _sampled(base, aim, (space_of(space), _axes(base, over, gpus)), budget, long=long)
-        of_plans = number_of_plans(looked.space, looked.axes)
+        searched = _sampled(base, aim, (space_of(space), _axes(base, over, gpus)), budget, long=long)
+        of_plans = number_of_plans(searched.space, searched.axes)
     complete = True
     try:
-        looked.run(Workers(workers, executor), tell)
+        searched.run(Workers(workers, executor), tell)
     except KeyboardInterrupt:
         complete = False
     wall_s = perf_counter() - began
-    confirmed = _confirmed(looked, long=long) if looked.best and complete else "not confirmed: the search was interrupted"
-    return Found(looked, wall_s, complete, confirmed if looked.best else "no plan was simulated", of_plans)
+    confirmed = _confirmed(searched, long=long) if searched.best and complete else "not confirmed: the search was interrupted"
+    return Found(searched, wall_s, complete, confirmed if searched.best else "no plan was simulated", of_plans)
 
 
 def _sampled(base: Base, aim: Aim, of: tuple[Space, tuple[Axis, ...]], budget: int, *, long: bool) -> SampledSearch:

@@ -1,63 +1,42 @@
 """Answers to the questions about plans of a search, the cheap ones first: legality, least memory, bounds, memory, and the step.
 
 Each function takes the document of the scenario before its names are resolved, and returns plain data, so that other processes
-can answer. Shared results are kept from one plan to the next: the rest of the scenario, times of kernels and slots, orders.
+can answer. Shared results are kept from one plan to the next: times of kernels and slots, orders (`choice_scenario.py` keeps the
+scenario).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from math import gcd
+from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
-from typing import Any
-from uuid import uuid4
 
 from ..binding.bind import Site
-from ..config import catalog, derived, feasible
-from ..config.document import Document
-from ..config.leftovers import changed, leftovers
-from ..config.named_parts import Trust
-from ..config.scenario import Scenario, from_document
+from ..config import catalog, derived
+from ..config.scenario import Scenario
 from ..costs.kernels.gpu_model import architecture
 from ..costs.kernels.power import no_energy
 from ..errors import Infeasible, UserError
 from ..frozen import replace
-from ..kept import Kept
 from ..metrics.idle import OPTIMIZER
-from ..plan.plan import Sharding
-from ..plan.recomputation import Recompute
 from ..plan.stage_layers import stage_layers
 from ..simulation import steady_state
 from ..simulation.energy import Energy
 from ..simulation.estimated_effort import TooLong
 from ..simulation.memory_check import host_bytes, host_capacity_bytes, least_state_bytes, memory_of, remedies, slots_of
-from ..simulation.simulate import kept_prices, layout_of, prices_of, simulate_scenario, site_of
+from ..simulation.simulate import kept_prices, layout_of, simulate_scenario, site_of
 from ..study.process_session import of_this_process
 from .bound import lower_bound
+from .choice_scenario import Base, SharedScenario, checked, scenario_of, shared_scenario
 from .first_slots import first_slots_bytes
 from .quick_bound import quick_bound_ns
-from .slot_rows import KeptRows
-from .slot_times import PlanSlots, SlotTimes, plan_slots, slot_kinds
-from .space import EVEN, Choice, with_values
+from .slot_times import PlanSlots, plan_slots, slot_kinds
+from .space import Choice
 
 INFEASIBLE, OUT_OF_MEMORY, LEGAL, TOO_LONG = "infeasible", "out of memory", "legal", "too long"
-MOST_LEGAL = 256
-"""Largest number of plans whose scenario is kept from one question to the next."""
 UNBOUNDED = ("zb-auto", "optimal")
 """Schedules that the bound of an order does not cover."""
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """The scenario that a search varies, and whether its files may name code."""
-
-    document: Document
-    trust: bool = False
-    search: str = field(default_factory=lambda: uuid4().hex)
-    """The number of the search: files are read once in each search, since they may change between two searches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,127 +85,24 @@ class Measured:
     """Why it was not simulated."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    """The scenario without the plan of a choice, identified by its text within a search."""
-
-    search: str
-    text: str
-    trust: bool
-    document: Document = field(compare=False)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Kept:
-    """Shared data of plans: a scenario whose plan is replaced by theirs, and times of slots."""
-
-    scenario: Scenario
-    times: SlotTimes = field(default_factory=lambda: SlotTimes(rows=KeptRows(of_this_process().slots)))
-    legal: Kept = field(default_factory=lambda: Kept(MOST_LEGAL))
-    """Choice -> the scenario of a legal plan."""
-
-
-@lru_cache(maxsize=16)
-def _read(rest: _Rest) -> _Kept:
-    scenario = from_document(rest.document, Trust(rest.trust))
-    scenario = replace(scenario, plan=replace(scenario.plan, layout=EVEN, placement=None))
-    return _Kept(scenario)
-
-
-def _kept(base: Base, choice: Choice) -> _Kept:
-    document = with_values(base.document, choice.others)
-    return _read(_Rest(base.search, json.dumps(document.data, default=repr, sort_keys=True), base.trust, document))
-
-
-def read(base: Base, choice: Choice) -> None:
-    """Reads the shared data of the plans of a base, which this process then keeps, and the fits of its kernels."""
-    prices_of(_kept(base, choice).scenario)
-
-
-def scenario_of(base: Base, choice: Choice) -> Scenario:
-    """The scenario of a choice, not checked yet."""
-    return _scenario(_kept(base, choice), choice)
-
-
-def _scenario(kept: _Kept, choice: Choice) -> Scenario:
-    found = _varied(kept, choice)
-    return changed(found, _leftovers(found, choice))
-
-
-def _varied(kept: _Kept, choice: Choice) -> Scenario:
-    """The scenario of a choice, with all options that the plan of the base has."""
-    scenario = kept.scenario
-    overlap = replace(scenario.plan.overlap, **choice.overlap_fields)
-    plan = replace(scenario.plan, overlap=overlap, **_fields(scenario, choice))
-    return replace(scenario, plan=plan, job=replace(scenario.job, microbatch_size=choice.microbatch))
-
-
-def _leftovers(scenario: Scenario, choice: Choice) -> dict[str, Any]:
-    """The options that do not apply to the plan of a choice, with their defaults; options that the search varies stay."""
-    others = tuple(name for name, _ in choice.others)
-    return {name: value for name, value in leftovers(scenario).items() if not name.startswith(others)}
-
-
-def _fields(scenario: Scenario, choice: Choice) -> dict[str, Any]:
-    """The fields of the plan of a choice. If the scenario states the same word with options, the options are kept."""
-    fields, plan = choice.plan_fields(scenario.model.layers), scenario.plan
-    if isinstance(plan.sharding, Sharding) and plan.sharding.kind == choice.sharding:
-        fields["sharding"] = plan.sharding
-    elif choice.sharding == "hsdp":
-        fields["sharding"] = _in_nodes(scenario, choice)
-    if isinstance(plan.recompute, Recompute) and plan.recompute.scope == choice.recompute != "none":
-        fields["recompute"] = plan.recompute
-    return fields
-
-
-def _in_nodes(scenario: Scenario, choice: Choice) -> Sharding | str:
-    """Sharding within nodes, whose groups are replicas of each other; only the word if a node has one rank, or all.
-
-    It has the other options of the sharding that the scenario states.
-    """
-    stated = scenario.plan.sharding if isinstance(scenario.plan.sharding, Sharding) else Sharding()
-    cluster, fixed = scenario.cluster, choice.tp * choice.pp * choice.cp
-    replicas = choice.dp or cluster.gpus // fixed
-    group = gcd(replicas, max(1, cluster.gpus_per_node // (choice.tp * choice.cp)))
-    return replace(stated, kind="hsdp", group=group) if 1 < group < replicas else choice.sharding
-
-
-def settings_of(base: Base, choice: Choice) -> dict[str, Any]:
-    """The fields of a scenario that make the plan of a choice, by their dotted names, as a file states them."""
-    kept = _kept(base, choice)
-    of_plan = _fields(kept.scenario, choice)
-    own = {name for name in ("sharding", "recompute") if of_plan[name] is getattr(kept.scenario.plan, name)}
-    if isinstance(sharding := of_plan["sharding"], Sharding):
-        of_plan["sharding"] = {"kind": sharding.kind, "group": sharding.group}
-    found = {f"plan.{name}": value for name, value in of_plan.items() if name not in own}
-    found |= {f"plan.overlap.{axis}": beside for axis, beside in choice.overlap_fields.items()}
-    found |= _leftovers(_varied(kept, choice), choice)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
-
-
-def _checked(kept: _Kept, choice: Choice) -> Scenario:
-    """The scenario of a choice. Raises `UserError` where it is not legal."""
-    return kept.legal.of(choice, lambda: feasible.check(_scenario(kept, choice)))
-
-
 def weighed(base: Base, branch: Sequence[Choice]) -> list[Weighed]:
     """Legality, least memory and the bound from kernels of the plans of a branch, which differ in their pipelines only."""
-    kept = _kept(base, branch[0])
+    shared = shared_scenario(base, branch[0])
     found: list[Weighed] = []
     legal: list[tuple[int, Scenario]] = []
     for number, choice in enumerate(branch):
-        one, scenario = _weighed(kept, choice)
+        one, scenario = _weighed(shared, choice)
         found.append(one)
         legal += [(number, scenario)] if scenario else []
-    for number, branch_ns in _branch_bounds_ns(kept, legal):
+    for number, branch_ns in _branch_bounds_ns(shared, legal):
         found[number] = replace(found[number], branch_ns=branch_ns)
     return found
 
 
-def _weighed(kept: _Kept, choice: Choice) -> tuple[Weighed, Scenario | None]:
+def _weighed(shared: SharedScenario, choice: Choice) -> tuple[Weighed, Scenario | None]:
     """Legality and least memory of a plan, and its scenario if it is legal."""
     try:
-        scenario = _checked(kept, choice)
+        scenario = checked(shared, choice)
         shape = derived.schedule_shape(scenario)
         if hasattr(scenario.schedule, "refuse"):
             scenario.schedule.refuse(shape)
@@ -240,7 +116,7 @@ def _weighed(kept: _Kept, choice: Choice) -> tuple[Weighed, Scenario | None]:
     return Weighed(LEGAL, memory_bytes=least_bytes, gpus=scenario.cluster.gpus, idle_w=idle_w), scenario
 
 
-def _branch_bounds_ns(kept: _Kept, legal: Sequence[tuple[int, Scenario]]) -> Iterator[tuple[int, int]]:
+def _branch_bounds_ns(shared: SharedScenario, legal: Sequence[tuple[int, Scenario]]) -> Iterator[tuple[int, int]]:
     """For each plan the kernels of all microbatches of a replica, evenly divided among its pipeline ranks.
 
     The kernels of a microbatch are those of the plan with the shortest bodies, of plans with the same kinds of slots and shards,
@@ -249,11 +125,11 @@ def _branch_bounds_ns(kept: _Kept, legal: Sequence[tuple[int, Scenario]]) -> Ite
     alike: dict[object, list[tuple[int, Scenario]]] = {}
     for number, scenario in legal:
         stages = (derived.schedule_shape(scenario).stages, scenario.plan.layout) if _depends_on_stages(scenario) else ()
-        key = slot_kinds(scenario, kept.times), scenario.plan.full_sharding, derived.alone(scenario), stages
+        key = slot_kinds(scenario, shared.times), scenario.plan.full_sharding, derived.alone(scenario), stages
         alike.setdefault(key, []).append((number, scenario))
     for several in alike.values():
         shortest = max((scenario for _, scenario in several), key=lambda scenario: scenario.plan.pp * scenario.plan.chunks)
-        slots = plan_slots(shortest, _site(shortest), kept.times)
+        slots = plan_slots(shortest, _site(shortest), shared.times)
         kernels_ns = slots.kernels_ns() if slots else 0
         yield from ((number, kernels_ns * derived.microbatches(one) // one.plan.pp) for number, one in several)
 
@@ -277,7 +153,7 @@ class Branch:
     quick_ns: list[int] | None = None
 
 
-def looked_at(base: Base, branch: Sequence[Choice], bounds: bool) -> Branch:
+def check_branch(base: Base, branch: Sequence[Choice], bounds: bool) -> Branch:
     """The plans of a branch, and (`bounds`) the quick bounds of those that are legal."""
     found = weighed(base, branch)
     legal = [choice for choice, one in zip(branch, found, strict=True) if one.status == LEGAL]
@@ -286,12 +162,12 @@ def looked_at(base: Base, branch: Sequence[Choice], bounds: bool) -> Branch:
 
 def quick_bounds_ns(base: Base, branch: Sequence[Choice]) -> list[int]:
     """The quick bounds of legal plans of a branch, in ns; 0 if none is known without the order of slots."""
-    kept = _kept(base, branch[0])
-    return [_quick_bound_ns(kept, _checked(kept, choice)) for choice in branch]
+    shared = shared_scenario(base, branch[0])
+    return [_quick_bound_ns(shared, checked(shared, choice)) for choice in branch]
 
 
-def _quick_bound_ns(kept: _Kept, scenario: Scenario) -> int:
-    slots = plan_slots(scenario, _site(scenario), kept.times)
+def _quick_bound_ns(shared: SharedScenario, scenario: Scenario) -> int:
+    slots = plan_slots(scenario, _site(scenario), shared.times)
     return quick_bound_of(scenario, slots) if slots else 0
 
 
@@ -309,9 +185,9 @@ def _site(scenario: Scenario) -> Site:
 
 def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
     """The memory of a legal plan, and (`bounds`) the bound of its step in the order of its slots."""
-    kept = _kept(base, choice)
-    scenario = _checked(kept, choice)
-    least_bytes = first_slots_bytes(scenario, slot_kinds(scenario, kept.times), kept.times.rows.slots)
+    shared = shared_scenario(base, choice)
+    scenario = checked(shared, choice)
+    least_bytes = first_slots_bytes(scenario, slot_kinds(scenario, shared.times), shared.times.rows.slots)
     if least_bytes > scenario.cluster.gpu.memory_bytes:
         return Examined(OUT_OF_MEMORY, least_bytes)
     site = _site(scenario)
@@ -330,21 +206,21 @@ def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MemoryShortage:
     """The memory that the fullest GPU, or node, of a plan lacks, and remedies."""
 
     over_bytes: float
     remedies: str
 
 
-def lack_of(base: Base, choice: Choice) -> Lack | None:
+def shortage_of(base: Base, choice: Choice) -> MemoryShortage | None:
     """The memory that a legal plan lacks; None for a plan that fits, or whose slots cannot be ordered."""
-    scenario = _checked(_kept(base, choice), choice)
+    scenario = checked(shared_scenario(base, choice), choice)
     try:
         layout = layout_of(scenario, _site(scenario), of_this_process())
         memory_of(scenario, layout, partial(slots_of, scenario, layout, of_this_process().slots), allow_oom=False)
     except Infeasible as error:
-        return Lack(error.over_bytes, remedies(scenario))
+        return MemoryShortage(error.over_bytes, remedies(scenario))
     except UserError:  # the schedule cannot order the slots of this plan
         return None
     return None

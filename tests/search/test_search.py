@@ -13,10 +13,11 @@ import simulator as sim
 from simulator.config import catalog, derived, feasible
 from simulator.errors import UserError
 from simulator.search.best_first import LEFT_OUT, SIMULATED, search_of
+from simulator.search.choice_scenario import Base, scenario_of
 from simulator.search.search import Found, aim_of, base_of, choices_of, found_of
 from simulator.search.slot_times import SlotTimes, plan_slots
 from simulator.search.space import Choice, Space, choices, space_of
-from simulator.search.weigh import LEGAL, Base, Measured, measured, scenario_of, weighed
+from simulator.search.weigh import LEGAL, Measured, measured, weighed
 from simulator.simulation.simulate import site_of
 
 from ..commandline import SMALL
@@ -273,7 +274,7 @@ def test_a_front_is_that_of_all_plans(against: str) -> None:
         one = tried(result.search.base, plan.choice)
         if one is not None and one.step_time_s is not None:
             size = dict(plan.choice.others).get("cluster.nodes", 2) * 8
-            other = result.search.aim.weighed_against(size, one.step_time_s, one.memory_bytes)
+            other = result.search.aim.second_quantity(size, one.step_time_s, one.memory_bytes)
             points.append((one.step_time_s, other, plan.text))
 
     def dominated(step_s: float, other: float) -> bool:
@@ -287,10 +288,10 @@ def test_a_front_is_that_of_all_plans(against: str) -> None:
 def test_of_equally_fast_plans_those_with_least_memory_are_on_the_front(bytes_of: tuple[int, ...]) -> None:
     space = {"tp": [1], "pp": [1], "microbatch": [1], "recompute": ["none", "selective", "full"]}
     base = base_of(SCENARIO)
-    looked = search_of(base, aim_of("step_time", 1, "memory"), choices_of(base, space))
+    searched = search_of(base, aim_of("step_time", 1, "memory"), choices_of(base, space))
     for number, memory_bytes in enumerate(bytes_of):
-        looked.add(number, Measured(1.0, memory_bytes=memory_bytes), lambda text: None)
-    assert {number for *_, number in looked.best} == {number for number, of in enumerate(bytes_of) if of == 1}
+        searched.take_measured(number, Measured(1.0, memory_bytes=memory_bytes), lambda text: None)
+    assert {number for *_, number in searched.best} == {number for number, of in enumerate(bytes_of) if of == 1}
 
 
 def test_only_plans_within_the_days_are_wanted() -> None:
