@@ -125,6 +125,23 @@ def test_docs_limits_summary_states_the_same_of_borrowed_constants() -> None:
     assert f"(`transferred`): GEMMs {gemms} off, attention {attention}." in page
 
 
+def test_docs_limits_summary_states_the_same_of_experts() -> None:
+    page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    assert f"kernels of experts are {STATED['experts in one']()} off on average." in page
+
+
+def test_docs_limits_links_to_its_own_headings() -> None:
+    """Each section is named once in the list at the top, or stands under one that is."""
+    page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^#{2,3} (.*)$", page, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    linked = re.findall(r"\]\(#([^)]*)\)", page)
+    assert set(linked) <= anchors
+    sections = {re.sub(r"[^\w -]", "", of.lower()).replace(" ", "-") for of in re.findall(r"^## (.*)$", page, re.MULTILINE)}
+    assert sections <= set(linked)
+    assert len(linked) == len(set(linked))
+
+
 def test_docs_limits_states_how_far_off_single_published_numbers_are() -> None:
     errors = [float(row["error"].strip("%")) for row in tables("collectives")["Published summaries"]]
     page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
