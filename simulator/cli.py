@@ -26,6 +26,20 @@ from .files import OUT_OF_ROOM, nowhere
 
 INTERRUPTED, TERMINATED = 130, 143
 COMMANDS = Path(__file__).parent / "commands"
+MEANINGS = {
+    "simulate": "run", "train": "run", "step": "run", "list": "catalog", "models": "catalog", "optimize": "search",
+    "tune": "search", "plan": "advise", "recommend": "advise", "diff": "compare", "fit": "calibrate", "bench": "calibrate",
+}  # fmt: skip
+"""Words for commands that look different from their names."""
+EXAMPLES = {
+    "SCENARIO": "a YAML file, or a name that `trainsim catalog scenarios` lists, such as llama3-70b-64xh100",
+    "SCENARIOS...": "two or more YAML files, or names that `trainsim catalog scenarios` lists",
+    "CLUSTER": "a YAML file, or a name that `trainsim catalog clusters` lists, such as dgx-h100",
+    "MODEL": "a YAML file, or a name that `trainsim catalog models` lists, such as llama3-8b",
+    "OP": "a kernel such as gemm, attention or rmsnorm",
+    "KIND": "all_reduce, reduce_scatter, all_gather, alltoall, broadcast or sendrecv",
+}
+"""Hints for arguments that are left out."""
 MOST_NEW_OBJECTS = 100_000
 """Objects between two garbage collections."""
 
@@ -39,7 +53,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         known = self.list_commands(ctx)
         if name not in known and not name.startswith("-"):  # click reports an unknown option
-            raise UserError(f"no command {shown(name)}", hint=did_you_mean(name, known))
+            raise UserError(f"no command {shown(name)}", hint=did_you_mean(name, known, meanings=MEANINGS))
         command: click.Command | None = import_module(f"simulator.commands.{name}").command if name in known else None
         return command
 
@@ -52,8 +66,9 @@ class Commands(click.Group):
 def cli(context: click.Context) -> None:
     """Simulate the training of large models on GPU clusters.
 
-    Start with `trainsim demo`, or describe your own run in a scenario file and `trainsim run` it. Names of models,
-    clusters and schedules are those that `trainsim catalog` lists.
+    Start with `trainsim demo`, or describe your own run in a scenario file and `trainsim run` it. `trainsim explain`
+    says why a step is slow, `trainsim advise` which plan to begin with. Names of models, clusters and schedules are
+    those that `trainsim catalog` lists.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -127,8 +142,7 @@ def run(args: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _say(_Stopped("interrupted", INTERRUPTED), as_json)
     except click.ClickException as error:
-        command = getattr(getattr(error, "ctx", None), "command_path", " ".join(["trainsim", *args[:1]]))
-        return _say(UserError(cut(error.format_message()), hint=f"`{command} --help` lists its arguments and options"), as_json)
+        return _say(UserError(cut(error.format_message()), hint=_usage_hint(error, args)), as_json)
     except SimulatorError as error:
         return _say(error, as_json)
     except Exception as error:
@@ -137,6 +151,19 @@ def run(args: list[str]) -> int:
             return _say(OutputFailed(f"cannot write to stdout: {error.strerror}"), as_json=False)
         sys.excepthook(type(error), error, error.__traceback__)
         return _say(InvariantBroken(f"{type(error).__name__}: {error}"), as_json)
+
+
+def _usage_hint(error: click.ClickException, args: list[str]) -> str:
+    """What to write in place of an argument or a required option that was left out; else where all of them are listed."""
+    command = getattr(getattr(error, "ctx", None), "command_path", " ".join(["trainsim", *args[:1]]))
+    where = f"`{command} --help` lists its arguments and options"
+    if not isinstance(error, click.MissingParameter) or error.param is None:
+        return where
+    meaning = EXAMPLES.get(error.param.make_metavar(error.ctx), "") if error.ctx else ""
+    if isinstance(error.param, click.Option):
+        meaning = (error.param.help or "").partition(". ")[0].rstrip(".")
+        meaning = f"{error.param.opts[0]}: {meaning[:1].lower()}{meaning[1:]}" if meaning else ""
+    return f"{meaning}; {where}" if meaning else where
 
 
 class _Stopped(SimulatorError):

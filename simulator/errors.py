@@ -153,10 +153,13 @@ def described(value: object) -> str:
     return shown(value) if plain else f"an object of class {type(value).__name__}"
 
 
-def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str:
-    """The hint for an unknown word: the nearest known word first, then the list (the nearest dozen of a long list)."""
+def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.5, meanings: Mapping[str, str] | None = None) -> str:
+    """The hint for an unknown word: the nearest known word first, then the list (the nearest dozen of a long list).
+
+    `meanings` are words of others, in lower case, for known words that look different.
+    """
     names = sorted(known)
-    close = nearest(word, names, cutoff=cutoff)
+    close = (meanings or {}).get(word.lower()) or nearest(word, names, cutoff=cutoff)
     listed = (
         names if sum(map(len, names)) <= MOST_LETTERS else get_close_matches(word[:MOST_SHOWN].lower(), names, n=12, cutoff=0.0)
     )

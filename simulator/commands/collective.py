@@ -56,7 +56,7 @@ class Size(click.types.IntParamType):
     type=click.Choice(FIDELITIES, case_sensitive=False),
     default="fluid",
     show_default=True,
-    help="How links are shared.",
+    help="How links are shared: not at all (closed), max-min fairly (fluid), or message by message (stepwise).",
 )
 @click.option("--pieces", type=Count(1, 2**20), help="Pieces of a payload in pipelined algorithms.  [default: infinitely many]")
 @click.option("--matrix", type=click.Path(path_type=Path), help="CSV of bytes per pair of ranks, for an uneven alltoall.")

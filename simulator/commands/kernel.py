@@ -40,12 +40,15 @@ def command(op: str, gpu: str, dtype: str, as_json: bool, **options: Any) -> Non
     """Time kernel OP: gemm, gemm_wgrad, attention, attention_backward, or a memory-bound operator such as rmsnorm or add.
     Names from tables of measurements, such as gemm_bwd and elementwise, are understood too.
 
-    A GEMM takes -m -n -k (and --batch), attention --batch --seq --heads, moe_ffn -m tokens of -k channels through --top-k of
-    --batch experts of -n channels, any other operator -m rows of -n columns; the backward pass of an operator ends in
-    _backward. With --eager it is the one of autograd: add_backward launches no kernel and takes no time, because each term gets
-    the gradient of the sum, while residual_backward adds the gradients of two branches. A cast reads 16 bits and writes DTYPE,
-    once; the state of Adam is in fp32 whatever DTYPE is. The answer names the measurements behind it, its relative standard
-    error, and whether it lies beyond the measured sizes.
+    A GEMM takes -m -n -k (and --batch), attention --batch --seq --heads. moe_ffn takes -m tokens of -k channels, and sends
+    each to --top-k of --batch experts of -n channels. Any other operator takes -m rows of -n columns.
+
+    A backward pass has the name of its operator and _backward. With --eager it is that of PyTorch's autograd: add_backward
+    launches no kernel and takes no time, because each term gets the gradient of the sum, while residual_backward adds the
+    gradients of two branches. A cast reads 16 bits and writes DTYPE, once. The state of Adam is in fp32, whatever DTYPE is.
+
+    The answer names the measurements behind it and its relative standard error, and says whether the size is beyond the
+    measured ones.
     """
     from ..study.kernel_time import kernel
 

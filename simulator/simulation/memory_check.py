@@ -49,7 +49,7 @@ def memory_of(
     if over > 0 and not allow_oom:
         state = most.parameters_bytes + most.gradients_bytes + most.optimizer_bytes
         raise Infeasible(
-            f"out of memory: the largest rank needs {show_bytes(most.total_bytes)}, {over / GIB:.1f} GiB more than "
+            f"out of memory: the largest rank needs {most.total_bytes / GIB:,.1f} GiB, {over / GIB:,.1f} GiB more than "
             f"the {show_bytes(gpu.memory_bytes)} of {gpu.name} ({show_bytes(state)} parameters, gradients and optimizer, "
             f"{show_bytes(most.activations_bytes)} activations, {show_bytes(most.working_bytes)} working set, "
             f"{show_bytes(most.overhead_bytes)} context, NCCL buffers and fragmentation)",

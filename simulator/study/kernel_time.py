@@ -48,6 +48,12 @@ OPTIONS_OF = {
     "rowwise": ("m", "n", "eager"),
 }
 """The options of each family of kernels."""
+MEANINGS = {
+    **dict.fromkeys(("matmul", "mm", "linear", "dense", "sgemm", "hgemm"), "gemm"),
+    **dict.fromkeys(("sdpa", "mha", "flash_attention", "flash"), "attention"),
+    **dict.fromkeys(("optimizer", "optimizer_step"), "adam"),
+}
+"""Names of kernels in other programs that look different from ours."""
 SIZES = ("m", "n", "k", "seq", "heads", "kv_heads", "head_dim", "top_k")
 LEGAL: Mapping[str, Legal] = {
     "op": of_type(str, "is not a name", "such as gemm"),
@@ -171,7 +177,7 @@ def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -
 
     def check_op() -> None:
         if asked.name not in KNOWN and workload_name(asked.name) not in PASSES:
-            raise UserError(f"no kernel {op!r}", hint=did_you_mean(asked.name, KNOWN))
+            raise UserError(f"no kernel {op!r}", hint=did_you_mean(asked.name, KNOWN, meanings=MEANINGS))
 
     def check_power() -> None:
         if chosen not in LAUNCHES:

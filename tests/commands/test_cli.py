@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from simulator.cli import cli
+from simulator.cli import EXAMPLES, MEANINGS, cli
 from simulator.config import catalog
 from simulator.config.cluster_file import fabric
 from simulator.errors import InvariantBroken
@@ -110,6 +110,38 @@ def test_an_unknown_name_of_a_long_list_is_told_where_all_names_are() -> None:
     said = trainsim("run", "nosuch").err
     assert re.search(r"nearest: .*; `trainsim catalog scenarios` lists all \d+$", said.strip())
     assert trainsim("catalog", "scenarios").code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (["run"], "such as llama3-70b-64xh100; `trainsim run --help` lists"),
+        (["compare"], "two or more YAML files"),
+        (["topology"], "such as dgx-h100"),
+        (["advise"], "such as llama3-8b"),
+        (["kernel"], "a kernel such as gemm"),
+        (["collective"], "all_reduce, reduce_scatter"),
+        (["validate", "table.csv"], "--kind: kind of the rows: collectives, kernels or training; `trainsim validate"),
+        (["sweep", "llama3-70b-64xh100"], "--over: a field and its values"),
+        (["flows"], "hint: `trainsim flows --help` lists"),
+    ],
+)
+def test_what_is_left_out_is_explained(args: list[str], hint: str) -> None:
+    said = trainsim(*args)
+    assert said.code == 2
+    assert hint in said.err
+
+
+def test_examples_in_hints_are_in_the_catalog() -> None:
+    for argument, kind in {"SCENARIO": "scenarios", "CLUSTER": "clusters", "MODEL": "models"}.items():
+        assert EXAMPLES[argument].rpartition(" ")[2] in catalog.files(kind)
+
+
+@pytest.mark.parametrize(("word", "command"), MEANINGS.items())
+def test_words_for_commands_that_look_different_are_understood(word: str, command: str) -> None:
+    said = trainsim(word)
+    assert command in COMMANDS
+    assert f"did you mean {command!r}?" in said.err
 
 
 def test_version() -> None:

@@ -9,6 +9,8 @@ import pytest
 from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import Estimator
 from simulator.kernels import Attention, Gemm
+from simulator.measurements.kernel_words import KNOWN
+from simulator.study.kernel_time import MEANINGS
 from simulator.units import US_PER_S
 from tests.commandline import trainsim
 
@@ -16,6 +18,14 @@ TIMES = ("time_us", "burst_us", "sustained_us")
 FIELDS = {"op", "gpu", "dtype", "power", *TIMES, "model", "provenance", "sigma", "extrapolated", "tflop_per_s", "gb_per_s"}
 PRODUCT = ("gemm", "--gpu", "h100", "-m", 8192, "-n", 4096, "-k", 2048)
 ATTENTION = ("attention", "--gpu", "h100", "--batch", 2, "--seq", 4096, "--heads", 32, "--kv-heads", 8, "--head-dim", 128)
+
+
+@pytest.mark.parametrize(("word", "kernel"), MEANINGS.items())
+def test_names_of_other_programs_are_understood(word: str, kernel: str) -> None:
+    said = trainsim("kernel", word, "--gpu", "h100")
+    assert said.code == 2
+    assert f"did you mean {kernel!r}?" in said.err
+    assert kernel in KNOWN
 
 
 def test_both_times_stand_under_their_names_and_no_rate_is_zero() -> None:
