@@ -1,9 +1,10 @@
 """Uneven routing: the number of rows that every rank of an expert-parallel group sends to every other rank, in each layer.
 
 Experts are unequally popular. Their shares of the tokens are drawn from a symmetric Dirichlet distribution, whose concentration
-determines how even they are, and the rows of each rank from a multinomial distribution with these shares. Every layer has its own
-draw, which depends only on the seed and on the number of the layer in the model. With given shares every rank has exactly its
-part of the rows, rounded so that the total is kept. The matrix of a layer is used for all its microbatches and in all groups.
+determines how even they are, and the rows of each rank from a multinomial distribution with these shares. A token goes to
+different experts, so that no expert has more rows of a rank than the rank has tokens. Every layer has its own draw, which depends
+only on the seed and on the number of the layer in the model. With given shares every rank has exactly its part of the rows,
+rounded so that the total is kept. The matrix of a layer is used for all its microbatches and in all groups.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def drawn(model: Model, plan: Plan, tokens: int, layer: int) -> Array:
     if isinstance(moe.routing, str):
         generator = np.random.default_rng([moe.seed, layer])
         shares = generator.dirichlet(np.full(model.experts, moe.concentration))
-        by_expert = generator.multinomial(copies, shares, size=plan.ep)
+        of_ranks = generator.multinomial(copies, shares, size=plan.ep)
+        by_expert = np.array([once_for_each(rows, shares, tokens) for rows in of_ranks])
     else:
         layers = layers_with_experts(model)
         given = moe.given_shares(len(layers))[layers.index(layer)]
@@ -97,13 +99,23 @@ def with_one_hot_rank(rows: Array, place: int) -> Array:
     return held
 
 
-def apportioned(shares: Sequence[float], rows: int) -> Array:
+def apportioned(shares: Sequence[float] | Array, rows: int) -> Array:
     """Rows by given shares: rounded down, plus one for the experts that lose most by the rounding, the first ones if equal."""
     exact = np.array(shares) / sum(shares) * rows
     whole: Array = np.floor(exact).astype(np.int64)
     most = np.argsort(whole - exact, kind="stable")[: rows - whole.sum()]
     whole[most] += 1
     return whole
+
+
+def once_for_each(rows: Array, shares: Array, tokens: int) -> Array:
+    """Rows by expert in which no expert has more than `tokens`: the rest goes to the other experts by their shares."""
+    held = np.minimum(rows, tokens)
+    while left := int(rows.sum() - held.sum()):
+        open_shares = np.where(held < tokens, shares, 0.0)
+        more = open_shares if open_shares.any() else (held < tokens).astype(float)
+        held = np.minimum(held + apportioned(more, left), tokens)
+    return held
 
 
 def experts_of_ranks(experts: int, plan: Plan) -> Array:

@@ -75,7 +75,7 @@ FAULTS = [
           {**LARGE, "vocab": 128000}),
     Fault("an uneven split", IMBALANCE, {"pp": 4, "dp": 2, "layout": (1, 5, 1, 1)}, "stage 1 (5 layers)",
           {"plan": {"pp": 4, "dp": 2}}, remedy="plan.layout="),
-    Fault("a hot expert", IMBALANCE, {"ep": 8, "dp": 8, "moe": sim.Moe(routing=(1, 1, 9, 1, 1, 1, 1, 1))}, "expert_up",
+    Fault("a hot expert", IMBALANCE, {"ep": 8, "dp": 8, "moe": sim.Moe(routing=(1, 1, 7, 1, 1, 1, 1, 1))}, "expert_up",
           {"plan": {"ep": 8, "dp": 8}}, {**LARGE, **EXPERTS}, QUICK),
     Fault("experts behind slow NICs", "ep", {"ep": 8, "dp": 8}, "nic", {"cluster": QUICK}, {**LARGE, **EXPERTS}, SLOW_NICS),
     Fault("blocking transfers", "pp", {**CHUNKS, "overlap": BLOCKING}, "nothing computes beside it",

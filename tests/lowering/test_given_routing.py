@@ -76,6 +76,11 @@ def test_t17_17_every_rank_sends_the_same_part_of_its_rows() -> None:
     assert set(exchanges(chosen, "alltoall", Part.FORWARD)) == {SEQ * CHOSEN * HIDDEN * 2}
 
 
+def test_t17_17_an_expert_may_have_every_token_once() -> None:
+    """7 of 14 shares are one row for each token, which two ranks of four send to expert 0 and to one of the others."""
+    assert rows_of(sim.Moe(routing=(7,) + (1,) * 7), ep=8)[0].tolist()[0] == SEQ
+
+
 def test_t17_17_equal_shares_take_as_long_as_balanced_routing() -> None:
     even, balanced = of({"ep": 4, "moe": sim.Moe(routing=(1,) * EXPERTS)}), of({"ep": 4})
     assert not program_of(even).variants
@@ -155,6 +160,7 @@ def test_folded_equals_unfolded_for_given_routing(name: str) -> None:
     "moe, fault",
     [
         ({"routing": (1, 2)}, "2 shares for the 8 experts"),
+        ({"routing": (9,) + (1,) * 7}, r"expert 0 has 56\.2% of the rows, but a token has 2 different experts"),
         ({"routing": SHARES, "seed": 1}, "given routing has no use for it"),
         ({"placement": PAIRS}, "balanced routing has no use for it"),
         ({"routing": SHARES, "placement": PAIRS[:3]}, "3 ranks with 2 experts each"),

@@ -18,7 +18,7 @@ from simulator.engine.timeline import Timeline
 from simulator.errors import UserError
 from simulator.lowering import routing
 from simulator.lowering.passes import expert_parallel
-from simulator.lowering.routing import drawn, layers_with_experts, loads
+from simulator.lowering.routing import drawn, layers_with_experts, loads, once_for_each
 from simulator.program.operations import Collective, Compute, Purpose
 from simulator.program.program import Program
 from simulator.simulation.runnable import RunnableScenario as Scenario
@@ -28,7 +28,7 @@ from ..small_scenarios import both, bound, bound_twice, scenario, small_cluster,
 
 LAYERS, SEQ, EP = 4, 256, 4
 MIXTURE = {"experts": 8, "experts_per_token": 2, "expert_ffn_hidden": 704, "shared_experts": 1}
-SHARES = tuple(tuple(9.0 if expert == 2 * layer else 1.0 for expert in range(8)) for layer in range(LAYERS))
+SHARES = tuple(tuple(7.0 if expert == 2 * layer else 1.0 for expert in range(8)) for layer in range(LAYERS))
 """Expert 2 l is the popular one of layer l: it is on rank l of four."""
 
 
@@ -82,6 +82,26 @@ def test_t17_11_a_draw_depends_on_the_seed_and_the_layer(seed: int, layer: int) 
     assert all((of.sum(axis=1) == 2 * 10**6).all() for of in rows.values())
     pairs = rows[4][0].reshape(2, 2).sum(axis=1)
     np.testing.assert_allclose(pairs, rows[2][0], atol=2e4)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32), st.sampled_from([0.01, 0.5, 1.0, 10.0]), st.sampled_from([(4, 2), (8, 2), (8, 4), (4, 3), (4, 4)]))
+def test_t17_11_no_expert_receives_a_token_twice(seed: int, concentration: float, sizes: tuple[int, int]) -> None:
+    """At most one row for each token of a rank, all rows are there, and with every expert chosen all have every token."""
+    experts, chosen = sizes
+    model = small_model(**{**MIXTURE, "experts": experts, "experts_per_token": chosen})
+    rows = drawn(model, sim.Plan(ep=experts, moe=sim.Moe("drawn", seed=seed, concentration=concentration)), SEQ, 0)
+    assert rows.max() <= SEQ
+    assert (rows.sum(axis=1) == chosen * SEQ).all()
+    assert chosen < experts or (rows == SEQ).all()
+
+
+def test_t17_11_rows_that_an_expert_cannot_have_go_to_the_others_by_their_shares() -> None:
+    """Of 40 rows for 10 tokens expert 0 has 12 too many and expert 4 one: the 13 go to the others, 2 to 2 to 1, rounded."""
+    shares = np.array([0.6, 0.1, 0.1, 0.05, 0.15])
+    assert once_for_each(np.array([22, 1, 5, 1, 11]), shares, 10).tolist() == [10, 6, 10, 4, 10]
+    few = np.array([3, 4, 3, 5, 5])
+    assert once_for_each(few, shares, 10).tolist() == few.tolist()
 
 
 def test_t17_11_modules_for_further_tokens_are_layers_behind_the_last() -> None:
