@@ -98,7 +98,7 @@ def command(
     pareto = options["pareto"] or ("memory" if options["plot"] else None)
     aim = aim_of(objective or ("gpus" if options["days"] and not pareto else "step_time"), top, pareto, within_s)
     if options["show_space"]:
-        _show_space(space, as_json=as_json)
+        _show_space(base, space, as_json=as_json)
         return
     print_notes(_left_out(base, space))
     found = _found(base, aim, (space, over, _numbers(gpus)), shard, options)
@@ -136,14 +136,18 @@ def _found(base: Base, aim: Aim, of: tuple[Any, ...], shard: Shard, options: dic
 
 
 def _left_out(base: Base, space: str | None) -> list[str]:
-    """A note if the space does not contain the schedule of the scenario."""
-    from ..search.space import space_of
+    """Notes if the space does not contain the schedule of the scenario, or by default not its context parallelism."""
+    from ..search.space import Space, space_of
 
-    own, searched = base.document.at(("plan", "schedule")), [catalog.called(name) for name in space_of(space).schedule]
-    if not isinstance(own, str) or catalog.called(own) in searched:
-        return []
-    how = "a search takes schedules of the catalog only" if ":" in own else f"`schedule: [{own}]` in --space searches it"
-    return [f"plan.schedule: {own} is not searched, but {either(searched)}; {how}"]
+    found, notes = space_of(space), []
+    own, searched = base.document.at(("plan", "schedule")), [catalog.called(name) for name in found.schedule]
+    if isinstance(own, str) and catalog.called(own) not in searched:
+        how = "a search takes schedules of the catalog only" if ":" in own else f"`schedule: [{own}]` in --space searches it"
+        notes.append(f"plan.schedule: {own} is not searched, but {either(searched)}; {how}")
+    cp = base.document.at(("plan", "cp"))
+    if isinstance(cp, int) and cp not in found.cp and found.cp == Space().cp:
+        notes.append(f"plan.cp: {cp} is not searched, but {either(map(str, found.cp))}; `cp: [{cp}]` in --space searches it")
+    return notes
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:
@@ -159,10 +163,11 @@ def _told(text: str) -> None:
     say(f"\r{text[:100]:100}", err=True, nl=False)
 
 
-def _show_space(space: str | None, *, as_json: bool) -> None:
-    from ..search.space import choices, space_of
+def _show_space(base: Base, space: str | None, *, as_json: bool) -> None:
+    from ..search.search import space_for
+    from ..search.space import choices
 
-    found = space_of(space)
+    found = space_for(base, space)
     plans = sum(1 for _ in choices(found, ()))
     if as_json:
         print_json({"space": asdict(found), "plans": plans})

@@ -28,7 +28,7 @@ from .best_first import Against, Aim, Candidate, Objective, Search, search_of
 from .choice_scenario import Base, settings_of
 from .records import Records
 from .sampled_search import SampledSearch, estimated_s
-from .space import MOST_PLANS, Choice, Space, choices, number_of_plans, space_of, with_values
+from .space import MOST_PLANS, Choice, Space, choices, number_of_plans, space_of, with_degrees_of_experts, with_values
 from .weigh import INFEASIBLE, OUT_OF_MEMORY, TOO_LONG, MemoryShortage, least_over_bytes, measured, shortage_of
 
 if TYPE_CHECKING:
@@ -198,6 +198,11 @@ def base_of(scenario: str | Path | Mapping[str, Any], settings: Iterable[str] = 
     return Base(document, trust)
 
 
+def space_for(base: Base, space: str | Path | Mapping[str, Any] | None) -> Space:
+    """The space of a search of a scenario, with the parts that depend on its model."""
+    return with_degrees_of_experts(space_of(space), from_document(base.document, Trust(base.trust)))
+
+
 def tokens_of(base: Base) -> int:
     """The tokens of a step, which all plans of a search have in common."""
     return from_document(base.document, Trust(base.trust)).job.tokens
@@ -243,7 +248,7 @@ def found_of(
         searched = search_of(base, aim, [every[number] for number in shard.numbers(len(every))], long=long, records=records)
         of_plans = len(searched.plans)
     else:
-        searched = _sampled(base, aim, (space_of(space), _axes(base, over, gpus)), budget, long=long)
+        searched = _sampled(base, aim, (space_for(base, space), _axes(base, over, gpus)), budget, long=long)
         of_plans = number_of_plans(searched.space, searched.axes)
     complete = True
     try:
@@ -271,7 +276,7 @@ def choices_of(
     gpus: Sequence[int] = (),
 ) -> list[Choice]:
     """The plans of a search. Raises `UserError` for fields that cannot vary in it."""
-    axes, values = _axes(base, over, gpus), space_of(space)
+    axes, values = _axes(base, over, gpus), space_for(base, space)
     if (number := number_of_plans(values, axes)) > MOST_PLANS:
         hours = estimated_s(base, values, axes) / HOUR_S
         raise UserError(

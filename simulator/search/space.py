@@ -7,7 +7,7 @@ number, and without a pipeline the schedule is 1f1b. A plan has a canonical text
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from ..config import catalog
 from ..config.document import Document, Mark, place_of, read
 from ..config.reader import Grammar, Grammars, validated
-from ..config.scenario import GRAMMARS
+from ..config.scenario import GRAMMARS, Scenario
 from ..errors import must_be
 from ..fields import Declared, Degree, Length, Text, documented
 from ..plan.stage_layers import even
@@ -40,7 +40,10 @@ class Space(Declared):
     tp: Annotated[tuple[Degree, ...], SOME, "degrees of tensor parallelism"] = (1, 2, 4, 8)
     pp: Annotated[tuple[Degree, ...], SOME, "degrees of pipeline parallelism"] = (1, 2, 4, 8, 16)
     cp: Annotated[tuple[Degree, ...], SOME, "degrees of context parallelism"] = (1,)
-    ep: Annotated[tuple[Degree, ...], SOME, "degrees of expert parallelism"] = (1,)
+    ep: Annotated[
+        tuple[Degree, ...],
+        "degrees of expert parallelism; none: that of the scenario, and powers of two that divide the experts, up to a node",
+    ] = ()
     dp: Annotated[tuple[Degree, ...], "degrees of data parallelism; none: the GPUs divided by the other degrees"] = ()
     microbatch: Annotated[tuple[Degree, ...], SOME, "sequences in a microbatch"] = (1, 2, 4)
     schedule: Annotated[tuple[Annotated[str, Text("schedule")], ...], SOME, "schedules; without a pipeline it is 1f1b"] = (
@@ -158,6 +161,15 @@ def space_of(file: str | Path | Mapping[str, Any] | None) -> Space:
     return validated(Space, Document.of(file) if isinstance(file, Mapping) else read(Path(file)), (), SPACE_GRAMMARS)
 
 
+def with_degrees_of_experts(space: Space, scenario: Scenario) -> Space:
+    """The space with the degrees of expert parallelism that it leaves out; a model without experts has none but 1."""
+    experts, within = scenario.model.experts, scenario.cluster.gpus_per_node
+    if space.ep or not experts:
+        return space if space.ep else replace(space, ep=(1,))
+    powers = {2**n for n in range(within.bit_length()) if experts % 2**n == 0}
+    return replace(space, ep=tuple(sorted({*powers, scenario.plan.ep})))
+
+
 def choices(space: Space, axes: Sequence[Axis]) -> Iterator[Choice]:
     """All plans of a space, with the values of further fields."""
     others = [
@@ -168,7 +180,7 @@ def choices(space: Space, axes: Sequence[Axis]) -> Iterator[Choice]:
         _pipelines(space),
         space.tp,
         space.cp,
-        space.ep,
+        space.ep or (1,),
         space.dp or (None,),
         space.microbatch,
         space.sharding,
@@ -182,6 +194,7 @@ def choices(space: Space, axes: Sequence[Axis]) -> Iterator[Choice]:
 def choice_by(space: Space, axes: Sequence[Axis], pick: Callable[[str, Sequence[Any]], Any]) -> Choice:
     """The plan of a space whose parts are picked by their names, each from its values."""
     names = ("tp", "pp", "cp", "ep", "microbatch", "schedule", "chunks", "sharding", "recompute", "split", "overlap")
+    space = replace(space, ep=space.ep or (1,))
     picked = {name: pick(name, getattr(space, name)) for name in names}
     _, schedule, chunks, split = _pipeline(*(picked[name] for name in ("pp", "schedule", "chunks", "split")))
     others = tuple((axis.name, pick(axis.name, axis.values)) for axis in axes)
@@ -191,7 +204,8 @@ def choice_by(space: Space, axes: Sequence[Axis], pick: Callable[[str, Sequence[
 
 def number_of_plans(space: Space, axes: Sequence[Axis]) -> int:
     """The number of plans of a space, computed without listing them."""
-    parts = (space.tp, space.cp, space.ep, space.dp or (None,), space.microbatch, space.sharding, space.recompute, space.overlap)
+    degrees = (space.tp, space.cp, space.ep or (1,), space.dp or (None,))
+    parts = (*degrees, space.microbatch, space.sharding, space.recompute, space.overlap)
     return len(_pipelines(space)) * prod(map(len, parts)) * prod(len(axis.values) for axis in axes)
 
 

@@ -115,6 +115,12 @@ def test_a_schedule_of_the_scenario_that_is_not_searched_is_told(searched: tuple
         assert note in said.err if note else "is not searched" not in said.err
 
 
+def test_context_parallelism_that_is_not_searched_is_told(searched: tuple[object, ...], tmp_path: Path) -> None:
+    (tmp_path / "scenario.yaml").write_text(SMALL.replace("pp: 2", "pp: 2, cp: 2"))
+    said = trainsim(*searched)
+    assert "note: plan.cp: 2 is not searched, but 1; `cp: [2]` in --space searches it" in said.err
+
+
 def test_the_space_is_shown(searched: tuple[object, ...]) -> None:
     out = trainsim(*searched, "--show-space").out
     assert "pp: [1, 2, 3]" in out

@@ -229,6 +229,33 @@ def test_a_space_names_each_plan_once() -> None:
     assert sum("pp 1," in text for text in texts) == 4 * 3 * 3
 
 
+MIXTURE: dict[str, Any] = {
+    **SCENARIO, "model": {**SCENARIO["model"], "experts": 24, "experts_per_token": 2, "expert_ffn_hidden": 1024},
+    "plan": {"ep": 3}, "cluster": {"name": "dgx-h100", "nodes": 3},
+}  # fmt: skip
+
+
+def test_a_model_with_experts_is_searched_with_experts_on_different_gpus() -> None:
+    """Powers of two that divide the experts, up to a node, and the degree of the scenario; what a space gives stays."""
+    degrees = [choice.ep for choice in choices_of(base_of(MIXTURE), {"tp": [1], "pp": [1], "microbatch": [1]})]
+    assert sorted(set(degrees)) == [1, 2, 3, 4, 8]
+    few = {**MIXTURE, "model": {**MIXTURE["model"], "experts": 6}}
+    assert {choice.ep for choice in choices_of(base_of(few), {"tp": [1]})} == {1, 2, 3}
+    assert {choice.ep for choice in choices_of(base_of(MIXTURE), {"tp": [1], "ep": [6]})} == {6}
+    assert {choice.ep for choice in choices_of(base_of(SCENARIO), {"tp": [1]})} == {1}
+
+
+def test_the_default_space_is_no_worse_than_the_plan_of_a_mixture() -> None:
+    """By default a search once tried every expert on every GPU only, and found slower plans than that of the scenario."""
+    chosen = {**MIXTURE, "model": {**MIXTURE["model"], "expert_ffn_hidden": 4096}, "plan": {"ep": 8, "sharding": "zero1"}}
+    job = {"sequence_length": 1024, "global_batch": 48}
+    space = {"tp": [1], "pp": [1], "microbatch": [1], "recompute": ["none"]}
+    table = sim.search({**chosen, "job": job}, space=space, top=4)
+    own = sim.scenario({**chosen, "job": job}).simulate(allow_oom=True).metrics.step_time_s
+    assert table.step_time_s[0] <= own * (1 + 1e-9)
+    assert len(set(table.ep)) == 4
+
+
 def test_sizes_and_further_fields() -> None:
     space = {"tp": [1], "pp": [1], "microbatch": [1], "recompute": ["none"]}
     over = {"plan.overlap.dp": [True, False]}
@@ -315,7 +342,7 @@ def test_overlap_and_replicas_are_dimensions() -> None:
     assert none.value == (sim.scenario(result.document(none).data).simulate().metrics.step_time_s,)
 
 
-@pytest.mark.parametrize("part", [name for name in Space.__dataclass_fields__ if name != "dp"])
+@pytest.mark.parametrize("part", [name for name in Space.__dataclass_fields__ if name not in ("dp", "ep")])
 def test_every_part_of_a_space_has_a_value(part: str) -> None:
     with pytest.raises(UserError, match=f"{part}: a list is empty"):
         space_of({part: []})
