@@ -8,6 +8,7 @@ refuse such options if a user states them; code that changes a user's plan reset
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import gcd
 from typing import Any
 
 from ..frozen import replace
@@ -37,6 +38,7 @@ def leftovers(scenario: Scenario) -> dict[str, Any]:
         if plan.moe.routing != usual_moe.routing:
             routed = ("routing", "seed", "concentration", "ranks", "placement")
             found |= {f"plan.moe.{name}": getattr(usual_moe, name) for name in routed}
+    found |= {f"plan.moe.{name}": getattr(usual_moe, name) for name in _unused_by_experts(scenario)}
     return {name: value for name, value in found.items() if value_at(scenario, name) != value}
 
 
@@ -49,6 +51,20 @@ def _unused_fields(scenario: Scenario) -> Iterator[str]:
         yield "vocabulary"
     if isinstance(plan.layout, tuple) and len(plan.layout) != plan.pp * getattr(scenario.schedule, "CHUNKS", plan.chunks):
         yield "layout"
+
+
+def _unused_by_experts(scenario: Scenario) -> Iterator[str]:
+    """Options of experts that another degree of expert parallelism makes impossible: lists of other ranks, and other nodes."""
+    plan, moe = scenario.plan, scenario.plan.moe
+    if isinstance(moe.placement, tuple) and len(moe.placement) != plan.ep:
+        yield "placement"
+    if moe.node and plan.ep % moe.node:
+        yield "node"
+    own = moe.node and not plan.ep % moe.node
+    in_order = plan.rank_order == Plan().rank_order and plan.placement is None
+    nodes = plan.ep // gcd(plan.ep, scenario.cluster.gpus_per_node)
+    if moe.nodes_per_token and moe.nodes_per_token > nodes and in_order and not own:
+        yield "nodes_per_token"
 
 
 def value_at(scenario: Scenario, name: str) -> Any:

@@ -40,6 +40,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str,
         EXPERTS, {"ep": 4, "moe": {"routing": "drawn", "seed": 3}}, {"plan.ep": 1},
         {"plan.moe.routing": "balanced", "plan.moe.seed": 0},
     ),
+    "experts of ranks": (
+        EXPERTS, {"ep": 4, "moe": {"routing": "drawn", "placement": [[0, 2], [1, 3], [4, 6], [5, 7]]}}, {"plan.ep": 8},
+        {"plan.moe.placement": "contiguous"},
+    ),
+    "ranks of a node": (
+        EXPERTS, {"ep": 8, "moe": {"dispatcher": "deepep", "node": 4}}, {"plan.ep": 2}, {"plan.moe.node": None},
+    ),
+    "nodes of a token": (
+        {**EXPERTS, "cluster": {**EXPERTS["cluster"], "gpus_per_node": 2, "nodes": 8}},
+        {"ep": 8, "moe": {"dispatcher": "deepep", "nodes_per_token": 2}}, {"plan.ep": 2}, {"plan.moe.nodes_per_token": None},
+    ),
     "exchanges": (
         EXPERTS, {"ep": 4, "pp": 2, "schedule": "dualpipe-v", "overlap": {"ep": True}}, {"plan.ep": 1}, {"plan.overlap.ep": None},
     ),
