@@ -74,6 +74,7 @@ class Candidate:
                 " x ".join([*degrees, f"dp {dp}"]),
                 *([f"{catalog.called(plan.schedule)}{chunks}"] if plan.schedule != Plan().schedule else []),
                 *([f"ep {plan.ep}"] if plan.ep > 1 else []),
+                *([f"etp {plan.etp}"] if plan.etp not in (None, plan.tp) else []),
                 *([kind] if kind != "none" else []),
                 *([f"recompute {plan.recomputation.text}"] if plan.recomputation.text else []),
                 *([f"{sequences} sequences at a time"] if sequences > 1 else []),

@@ -2,7 +2,8 @@
 
 A layer moves from one stage to another (`splits.py`); microbatches are halved or doubled; activations are recomputed more or
 less; the schedule, the degrees of parallelism and the order of ranks, the sharding, the overlap and the library of attention
-change by one value. A plan that does not fit is tried once more with selective recomputation.
+change by one value, and so does how GPUs divide the experts. A plan that does not fit is tried once more with selective
+recomputation.
 """
 
 from __future__ import annotations
@@ -165,6 +166,7 @@ def _changes(scenario: Scenario) -> Iterator[tuple[Cause, Change]]:
         for other in (2 * degree, degree // 2):
             if other and not (axis == "cp" and degree == 1):
                 yield cause, {f"plan.{axis}": other, **open_dp}
+    yield from _changes_of_experts(scenario)
     if plan.full_sharding.kind == "none" and replicas > 1:
         yield OPTIMIZER, {"plan.sharding": "zero1"}
     if plan.tp > 1 and plan.rank_order != Plan().rank_order:
@@ -172,6 +174,18 @@ def _changes(scenario: Scenario) -> Iterator[tuple[Cause, Change]]:
     if scenario.framework.attention == "unfused":
         yield BELOW_PEAK, {"framework.attention": ""}
     usual = plan.overlap.over(scenario.framework.overlap)
-    for axis in ("dp", "tp", "pp"):
-        if not getattr(usual, axis) and (axis != "tp" or plan.tp > 1):
+    for axis in ("dp", "tp", "pp", "ep"):
+        if not getattr(usual, axis) and (axis not in ("tp", "ep") or getattr(plan, axis) > 1):
             yield axis, {"plan.overlap": replace(plan.overlap, **{axis: True})}
+
+
+def _changes_of_experts(scenario: Scenario) -> Iterator[tuple[Cause, Change]]:
+    """The changes of how GPUs divide the experts: other numbers of experts on a GPU, and whole experts or slices of them."""
+    plan, shares = scenario.plan, scenario.plan.tensor_parallel_of_experts
+    if not scenario.model.experts:
+        return
+    for ep in (2 * plan.ep, plan.ep // 2):
+        if ep:
+            yield "ep", {"plan.ep": ep}
+    if plan.tp > 1:
+        yield from (("ep", {"plan.etp": etp}) for etp in (1, plan.tp) if etp != shares)

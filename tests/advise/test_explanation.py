@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import simulator as sim
+from simulator.advise.candidates import candidate
 from simulator.advise.explanation import explain
 from simulator.advise.neighbours import neighbours
 from simulator.advise.shown_parts import listed
@@ -62,6 +63,34 @@ def test_changes_are_measured_as_the_run_was() -> None:
     for one in found[:2]:
         again = runnable.runnable(changed(given, one.change)).simulate(steps=1)
         assert one.step_time_s == again.metrics.step_time_s
+
+
+MIXTURE: dict[str, Any] = {
+    "model": {
+        "name": "small", "layers": 4, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "vocab": 32000, "gated_mlp": True,
+        "experts": 16, "experts_per_token": 2, "expert_ffn_hidden": 1024,
+    },
+    "cluster": {"name": "dgx-h100", "nodes": 2},
+    "job": {"sequence_length": 2048, "global_batch": 32},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plan", "change"),
+    [({"ep": 16}, {"plan.ep": 8}), ({"ep": 16}, {"plan.overlap.ep": True}), ({"tp": 2, "ep": 4}, {"plan.etp": 1})],
+)
+def test_other_experts_on_a_gpu_and_exchanges_beside_compute_are_tried(plan: dict[str, Any], change: dict[str, Any]) -> None:
+    """Experts over two nodes that fit into one, tensor-parallel experts of a narrow model, and exchanges that nothing hides."""
+    found = next(one for one in neighbours(sim.scenario({**MIXTURE, "plan": plan}).simulate())[0] if one.fields == change)
+    assert found.addresses == "ep"
+    (name, value), overlaps = next(iter(change.items())), "plan.overlap.ep" in change
+    written = {**plan, "overlap": {"ep": True}} if overlaps else {**plan, name.removeprefix("plan."): value}
+    assert found.step_time_s == sim.scenario({**MIXTURE, "plan": written}).simulate().metrics.step_time_s
+
+
+def test_a_plan_in_words_says_how_gpus_divide_an_expert() -> None:
+    words = [candidate(sim.scenario({**MIXTURE, "plan": {"tp": 2, "ep": 4, **etp}})) for etp in ({}, {"etp": 2}, {"etp": 1})]
+    assert [one.words for one in words if one] == ["tp 2 x dp 8, ep 4", "tp 2 x dp 8, ep 4", "tp 2 x dp 8, ep 4, etp 1"]
 
 
 @pytest.mark.slow
