@@ -9,11 +9,12 @@ import pytest
 
 from simulator.config import shipped_fits
 from simulator.costs.kernels import fit_choice
-from simulator.costs.kernels.estimator import Estimator, Options
-from simulator.costs.kernels.family import Fit, families
-from simulator.costs.kernels.fit_choice import PLAIN_SIGMA, FitLibrary, best_fit_for
+from simulator.costs.kernels.estimator import EXTRAPOLATION_FACTOR, Estimator, Options
+from simulator.costs.kernels.family import ABOVE_ONE, LOG, MOST_OF_PEAK, SHARE, SUSTAINED, Fit, Scale, Transfer, families
+from simulator.costs.kernels.fit_choice import PLAIN_SIGMA, FitLibrary, SelectedFit, best_fit_for
 from simulator.costs.kernels.gemm import FAMILY as GEMM
-from simulator.costs.kernels.gpu_model import cached_share, clock_per_s, fetched_s, machine
+from simulator.costs.kernels.gemm import GemmConstants, gemm_s
+from simulator.costs.kernels.gpu_model import ARCHITECTURES, cached_share, clock_per_s, fetched_s, machine, same_kernels
 from simulator.costs.kernels.rowwise import OPERATOR_US
 from simulator.kernels import Attention, Gemm, Rowwise
 
@@ -43,6 +44,75 @@ def test_shares_of_peaks_stay_shares_and_launches_are_cycles() -> None:
     made = best_fit_for(h100, replace(SHELF, fits={"a100-80gb": [own]}), "gemm", "bf16").fit.constants
     assert (made.compute, made.memory) == (own.constants.compute, own.constants.memory)
     assert made.launch_us == pytest.approx(own.constants.launch_us * clock_per_s(a100) / clock_per_s(h100))
+
+
+def test_a_slower_clock_stretches_launches_without_a_limit_and_no_share_grows_beyond_the_peak() -> None:
+    h100 = shipped_fits.gpu("h100")
+    lent = replace(h100.kernels, provenance="transferred")
+    slow = replace(h100, clock_hz=clock_per_s(h100) / 4, kernels=replace(lent, compute_fraction=1.0))
+    half = replace(h100, kernels=replace(lent, compute_fraction=0.5))
+    constants = GemmConstants(launch_us=2.0, split_us=0.5, compute=0.8)
+    fit = Fit("gemm", "bf16", "any", constants, 0.05, {})
+    made = GEMM.transferred(fit, Transfer(half, slow, "bf16", False, ())).constants
+    assert (made.launch_us, made.split_us, made.compute) == pytest.approx((8.0, 2.0, MOST_OF_PEAK))
+    assert GEMM.transferred(fit, Transfer(slow, half, "bf16", False, ())).constants.compute == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("of_peak", [0.3, 0.7, 0.95])
+def test_the_power_of_a_board_bounds_what_large_gemms_in_fp32_sustain_on_it(of_peak: float) -> None:
+    """A board of another architecture, with a quarter of the power and the same multiprocessors: its GEMMs sustain half of the
+    flop/s of the owner's, in an endless loop, without launches and ramps."""
+    v100, t4 = shipped_fits.gpu("v100-pcie-32gb"), shipped_fits.gpu("t4")
+    small = replace(t4, sms=v100.sms, tdp_w=v100.tdp_w / 4)
+    constants = GemmConstants(compute=of_peak, power=0.1, throttle=0.3, tile=1.0)
+    fit = Fit("gemm", "fp32", "any", constants, 0.05, {})
+    made = GEMM.transferred(fit, Transfer(v100, small, "fp32", False, ())).constants
+
+    def sustained(fitted: GemmConstants, flop_per_s: float) -> float:
+        on = replace(machine(v100, "fp32"), flop_per_s=flop_per_s, bytes_per_s=float("inf"))
+        side = 2**17
+        return 2 * side**3 / float(gemm_s(fitted, on, side, side, side, launches=SUSTAINED))
+
+    own, lent = sustained(constants, v100.peak("fp32")), sustained(made, small.peak("fp32"))
+    assert lent == pytest.approx(own / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("scale, values", [(LOG, (0.01, 1.0, 300.0)), (SHARE, (0.01, 0.5, 0.99)), (ABOVE_ONE, (1.01, 2.0, 60.0))])
+def test_the_scale_of_a_constant_leads_there_and_back(scale: Scale, values: tuple[float, ...]) -> None:
+    for value in values:
+        assert scale.outward(scale.inward(value)) == pytest.approx(value)
+
+
+def test_gpus_of_an_architecture_that_is_not_listed_run_the_kernels_of_their_own_architecture_only() -> None:
+    h100 = shipped_fits.gpu("h100")
+    nameless, new, newer = (replace(h100, architecture=name) for name in ("", "sm_130", "sm_140"))
+    assert same_kernels(new, new)
+    assert not any(same_kernels(*pair) for pair in ((new, newer), (nameless, nameless), (new, h100), (nameless, h100)))
+    assert same_kernels(h100, shipped_fits.gpu("h200"))
+
+
+def test_sizes_of_multiprocessors_are_those_that_were_built() -> None:
+    for built in ARCHITECTURES.values():
+        assert built.lanes in (64, 128)
+        assert built.exponentials in (16, 32)
+        assert built.threads in (1024, 1536, 2048)
+        assert built.cache_cycle_bytes in (16, 20)
+        assert built.cache_partitions in (1, 2)
+
+
+def test_a_fit_that_was_scaled_to_a_few_rows_is_transferred_within_the_sizes_of_the_fit_and_uncertain_beyond() -> None:
+    by = Estimator(shipped_fits.gpu("h100"), "bf16", SHELF)
+    fit = Fit("gemm", "bf16", "any", GemmConstants(), 0.05, {"m": (512, 1024)})
+    sizes = {"m": 4096.0}
+    for ranges, beyond in (({"m": (64, 8192)}, False), ({"m": (64, 2048)}, True), ({}, True), (None, True)):
+        chosen = SelectedFit(replace(fit, transferred_ranges=ranges), "h100", "measured", 0.05)
+        made = by.estimate_from(chosen, 1.0, "gemm", sizes)
+        assert made.extrapolated == beyond
+        assert made.sigma == pytest.approx(0.05 * (EXTRAPOLATION_FACTOR if beyond else 1))
+        assert made.provenance == ("measured" if ranges is None else "transferred")
+        assert by.estimate_from(chosen, 1.0, "gemm", {"m": 1024.0}).provenance == "measured"
+    plain = SelectedFit(fit, "h100", "measured", 0.05)
+    assert [by.estimate_from(plain, 1.0, "gemm", {"m": m}).extrapolated for m in (500.0, 512.0, 1024.0, 1040.0)] == [1, 0, 0, 1]
 
 
 @pytest.mark.parametrize("gpu", ["l4", "t4", "h100", "b200"])

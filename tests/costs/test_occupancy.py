@@ -44,6 +44,7 @@ def test_t22_2_sms_by_library_and_algorithm_unless_the_framework_states_them() -
         ("all_reduce", "nvls_tree", replace(NODES, generation="blackwell"), "", 32, CommunicationSms(switches=6), 6),
         ("sendrecv", "point_to_point", replace(NODES, ranks=2, nodes=2, paths=1), "", 4, CommunicationSms(transfers=1), 1),
         ("sendrecv", "point_to_point", replace(NODE, ranks=2), "", 32, CommunicationSms(transfers=0), 0),
+        ("sendrecv", "point_to_point", replace(NODES, ranks=32, paths=4), "", 4, CommunicationSms(transfers=2), 2),
         ("alltoall", "pairwise", NODE, "", 32, CommunicationSms(exchanges=8), 8),
         ("alltoall", "pairwise", NODES, DEEPEP, 20, CommunicationSms(exchanges=24), 24),
         ("exchange", "point_to_point", NODE, COPY_ENGINES, 0, CommunicationSms(transfers=9), 0),

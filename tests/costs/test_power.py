@@ -90,6 +90,11 @@ def test_t21_3_the_law(name: str, idle_w: float) -> None:
     assert told(limited(name, 300.0), ADDING) == told(own, ADDING)
 
 
+def test_t21_3_idle_power_is_that_of_a_generation() -> None:
+    idle_w = {name: built.idle_w for name, built in ARCHITECTURES.items() if built.idle_w}
+    assert idle_w == {"sm_80": 90, "sm_90": 122, "sm_100": 200, "sm_103": 200}
+
+
 def test_five_of_seven_hundred_watts() -> None:
     """Between the ends of what gamma may be, 500 W of an H100 take 19 to 33% longer than 700."""
     board = shipped_fits.gpu("h100-96gb-500w")
