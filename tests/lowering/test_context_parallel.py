@@ -183,6 +183,17 @@ def test_t15_6_a_merge_reads_two_tensors_and_writes_one(part: Part) -> None:
         assert merge.traffic_bytes == 3 * WIDTH * elements
 
 
+@pytest.mark.parametrize("part", BOTH)
+def test_t15_6_gradients_of_keys_are_added_once_those_of_earlier_steps_have_arrived(part: Part) -> None:
+    """The kernel behind a step waits for the step, and in the backward pass for the exchange beside it."""
+    name = "0.attention" if part is Part.FORWARD else "0.attention.dgrad"
+    waits = {op.name: op.after for op in of_attention(shared(4), part) if op.name.endswith(".merge")}
+    assert waits == {
+        f"{name}.step {i}.merge": (f"{name}.step {i}", *((f"{name}.exchange {i}",) if part is not Part.FORWARD else ()))
+        for i in (1, 2, 3)
+    }
+
+
 @pytest.mark.parametrize("cp", [2, 4])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_t15_7_all_gather_gathers_in_both_passes_and_scatters_gradients(cp: int, tp: int) -> None:

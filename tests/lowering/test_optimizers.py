@@ -157,8 +157,9 @@ def test_t20_4_tensor_parallel_ranks_take_blocks_or_gather() -> None:
 def test_t20_4_experts_of_a_rank_are_a_batch() -> None:
     model = small_model(2, experts=8, experts_per_token=2, ffn_hidden=704)
     chosen = scenario(model, small_cluster(1), sim.Plan(ep=4), sim.Job(128, 16, 1, optimizer="muon"))
-    batches = {op.kernel.batch for op in update_of(chosen) if isinstance(op, Compute) and isinstance(op.kernel, Gemm)}
-    assert batches == {1, 2 * 8 // 4}, "two layers of two experts"
+    batches = [op.kernel.batch for op in update_of(chosen) if isinstance(op, Compute) and isinstance(op.kernel, Gemm)]
+    assert set(batches) == {1, 2 * 8 // 4}, "two layers of two experts"
+    assert batches.count(4) == 2 * 5 * 3, "two matrices of an expert, five iterations, three GEMMs"
 
 
 def test_t20_5_clipping_reads_the_gradients_for_the_norm_and_scales_them() -> None:

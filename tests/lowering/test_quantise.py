@@ -138,6 +138,29 @@ def test_t10_2_the_bytes_of_a_cast() -> None:
         assert cast.traffic_bytes == 1024 * 2816 * (2 + written)
 
 
+@pytest.mark.parametrize("dtype, copies", [("fp8", 1), ("mxfp8", 2), ("fp8_block", 2), ("nvfp4", 2)])
+def test_t10_2_a_cast_before_a_gather_writes_one_copy_where_a_tensor_has_one_scale(dtype: str, copies: int) -> None:
+    """The other one is transposed from what was gathered. What is not gathered is always cast into both copies."""
+    ops = {op.name: op.kernel for op in computed(program_of(scenario(dtype=dtype, low_precision=NOTHING_FUSED)))}
+    cast = {name: ops[f"1.{name}.cast"] for name in ("qkv", "mlp_up", "attention_out", "mlp_down")}
+    for name, kernel in cast.items():
+        assert isinstance(kernel, Rowwise)
+        gathered = name in ("qkv", "mlp_up")
+        assert kernel.bytes_per_element == 2 + (copies if gathered else 2) * NARROW_BYTES[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["fp8_block", "mxfp8"])
+def test_t10_3_an_activation_writes_both_halves_of_its_gradient_in_the_narrow_format(dtype: str) -> None:
+    """Two copies of one element forward, and of two elements backward, each in place of 16 bits."""
+    change = 2 * NARROW_BYTES[dtype] - 2
+    assert change > 0
+    for recipe, more in ((NOTHING_FUSED, 0.0), (replace(NOTHING_FUSED, activation_casts=True), change)):
+        ops = computed(program_of(scenario(plan=sim.Plan(pp=2), dtype=dtype, low_precision=recipe)))
+        kernels = {op.name: op.kernel for op in ops if isinstance(op.kernel, Rowwise)}
+        forward, backward = kernels["1.gated_activation"], kernels["1.gated_activation.dgrad"]
+        assert (forward.bytes_per_element, backward.bytes_per_element) == pytest.approx((6 + more, 10 + 2 * more))
+
+
 def laid_out(cluster: str, dtype: str, **recipe: bool) -> dict[str, int]:
     """The kernels beside GEMMs, by name, with the bytes that they move."""
     of = scenario(dtype=dtype, low_precision=LowPrecision(norm_casts=False, **recipe))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.config import derived
 from simulator.errors import UserError
+from simulator.kernels import Rowwise
 from simulator.program.operations import Collective, Compute, Purpose
 from simulator.program.program import Program
 from simulator.simulation.run import Run
@@ -167,6 +168,14 @@ def test_t13_4_gradients_are_copied_in_one_reduce_scatter_after_the_other() -> N
     for (before, _), (scatter, copy) in pairwise(zip(scatters.itertuples(), copies.itertuples(), strict=True)):
         assert copy.start_ns >= before.end_ns
         assert scatter.start_ns >= copy.end_ns
+
+
+@pytest.mark.parametrize("reduce_dtype, written", [(None, 4), ("bf16", 2)])
+def test_t13_4_a_copy_reads_gradients_as_made_and_writes_them_as_reduced(reduce_dtype: Any, written: int) -> None:
+    program = program_of(of(sim.Sharding("fsdp", reduce_dtype=reduce_dtype)))
+    copies = [op for op in called(program) if isinstance(op, Compute) and op.name.endswith("gradients copy")]
+    moved = sum(op.kernel.traffic_bytes for op in copies if isinstance(op.kernel, Rowwise))
+    assert moved == 3 * parameters(program)["all"] * (2 + written)
 
 
 def test_t13_4_kernels_that_add_gradients_are_not_needed_where_every_pass_reduces() -> None:

@@ -11,6 +11,7 @@ import pytest
 import simulator as sim
 from simulator.fabrics.policy import policy_on
 from simulator.metrics.idle import BUBBLE, BUSY, OPTIMIZER, exposed
+from simulator.program.operations import Compute
 from simulator.simulation.run import Run
 from simulator.simulation.simulate import program_of
 
@@ -339,6 +340,15 @@ def test_t6_3_branches_that_gather_the_same_input_keep_what_each_has_gathered() 
     gathers = [name for _, name in collectives(rows, "F") if name.endswith(".gather")]
     assert sorted(gathers) == ["mlp_up.gather", "qkv.gather"]
     assert held["qkv"] == held["mlp_up"] == 256 * 512 * 2
+
+
+def test_t20_6_frozen_layers_keep_no_gathered_input() -> None:
+    job, software = sim.Job(256, 16, 1, frozen_layers=8), sim.framework({"gathered_inputs": True})
+    program = program_of(scenario(small_model(), small_cluster(1), sim.Plan(tp=4, pp=1, dp=1), job, framework=software))
+    ops = next(program.bodies[step.body].ops for step in program.orders[0] if step.phase == "F")
+    columns = [op for op in ops if op.operator.endswith((".qkv", ".mlp_up")) and isinstance(op, Compute)]
+    assert len(columns) == 2 * 8
+    assert not any(op.held_bytes for op in columns)
 
 
 def test_t6_4_overlap_hides_the_sum_behind_the_weight_gradient() -> None:

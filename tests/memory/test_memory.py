@@ -164,6 +164,9 @@ def test_t11_3_besides_tensors_are_context_buffers_and_fragmentation() -> None:
     taken = Framework(memory=MemoryOverhead(2.0 * GIB, 8.0 * MIB, 3, 0.25))
     own = scenario(model, small_cluster(1), sim.Plan(tp=2, dp=2), job, framework=taken).simulate().memory[0]
     received = 14 * MIB  # 8 and 512 KiB and 4.7 MiB, in pages of 2 MiB
+    small = Framework(memory=MemoryOverhead(nccl_buffer_bytes=1.0 * MIB, nccl_channels=3))
+    least = scenario(model, small_cluster(1), sim.Plan(tp=2, dp=2), job, framework=small).simulate().memory[0]
+    assert least.nccl_bytes == 4 * 3 * (8 * MIB + 2 * MIB), "1 MiB, 512 KiB and 4.7 MiB in pages of 2 MiB"
     assert own.context_bytes == 2 * GIB + gpu.reserved_bytes
     assert own.nccl_bytes == 4 * 3 * (received + 2 * MIB)
     assert own.fragmentation_bytes == -(-(own.activations_bytes + own.working_bytes) // 4)
@@ -218,6 +221,17 @@ def test_the_curve_follows_every_operation_up_to_the_peak(plan: dict[str, Any], 
         }
         assert (change > 0).sum() > layers["F"]
         assert (change < 0).sum() >= layers["BW"]
+
+
+@pytest.mark.parametrize("cp_kind", ["all-gather", "ring"])
+def test_the_curve_of_pairs_counts_what_a_pass_holds_for_itself_once(cp_kind: str) -> None:
+    """Exchanged keys and values are freed within the forward pass that holds them; the rest of it counts from the start of its
+    pair."""
+    run = of_plan({"schedule": "dualpipe", "pp": 2, "cp": 2, "cp_kind": cp_kind}).simulate()
+    for rank in run.memory:
+        _, held = run.memory_over_time(rank.rank)
+        assert (held.max(), held[0], held[-1]) == (rank.total_bytes, rank.static_bytes, rank.static_bytes)
+        assert held.min() >= rank.static_bytes
 
 
 @given(

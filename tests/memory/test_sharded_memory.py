@@ -75,6 +75,16 @@ def test_t13_10_state_is_divided_as_the_kind_says(kind: str, bytes_per_parameter
     assert [*found] == pytest.approx([each * parameters for each in bytes_per_parameter], abs=16)
 
 
+@pytest.mark.parametrize("kind, dp, words", [("fsdp", 2, "fp32 weights"), ("fsdp", 4, "fp32 weights"), ("zero3", 2, "weights")])
+def test_t13_10_two_ranks_divide_the_master_copy_as_many_do(kind: str, dp: int, words: str) -> None:
+    of = scenario(cluster=small_cluster(1, gpus_per_node=dp), plan=sim.Plan(dp=dp, sharding=kind))
+    rank, parameters = memory(of), of.model.parameters
+    (weights,) = (item for item in rank.items if item.kind is Holding.PARAMETERS)
+    each_bytes = 4 if kind == "fsdp" else 2
+    assert (weights.what, weights.size_bytes) == (words, -(-parameters // dp) * each_bytes)
+    assert rank.optimizer_bytes == -(-parameters // dp) * (12 - each_bytes * (kind == "fsdp"))
+
+
 @pytest.mark.parametrize("kind", ["fsdp", "hsdp"])
 def test_t13_10_weights_beside_the_master_copy_are_held_as_with_zero3(kind: Any) -> None:
     """2 + 4 + 8 bytes a parameter, as Megatron-FSDP holds them, and 4 + 8 in FSDP2."""

@@ -168,6 +168,16 @@ def test_t21_5_a_kernel_adds_its_flop_and_bytes_up_to_the_limit() -> None:
     assert run.as_dict()["energy"] == {"unknown": run.energy}
 
 
+def test_t21_5_energy_of_a_flop_by_generation_and_format() -> None:
+    stated = {
+        "a100-80gb": {"bf16": 1.2},
+        "h100": {"bf16": 0.79, "fp8": 0.44},
+        "b200": {"bf16": 0.59, "fp8": 0.34, "mxfp8": 0.34, "nvfp4": 0.26},
+    }
+    for gpu, formats in stated.items():
+        assert {dtype: power.pj_per_flop(shipped_fits.gpu(gpu), dtype) for dtype in formats} == formats
+
+
 def test_t21_6_energy_of_a_whole_run() -> None:
     run = large(total_tokens=2**40, price_per_kwh=0.1, pue=1.3).simulate()
     whole, energy = run.whole_run, run.energy
