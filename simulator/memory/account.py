@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..engine.task import distinct
 from ..engine.timeline import Timeline
 from ..errors import InvariantBroken
 from ..frozen import replace
@@ -29,6 +28,9 @@ from ..program.operations import COPY_OUT, Collective, Purpose
 from ..program.program import Body, Program
 from ..program.slot import FORWARD, KINDS
 from .items import Item, Terms, end_of_step, host_bytes, nccl_items, passing_items, static_items
+
+LAST_NS = np.iinfo(np.int64).max
+"""A time later than all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,43 +213,35 @@ def over_time(
     """Times in nanoseconds, and the bytes that any rank of a role holds from each time on, in the given training steps.
 
     `changes` are the bytes that each row takes at its start and adds at its end (negative if it frees bytes), for one class or
-    several; `static_bytes` are held throughout. The forward pass of a pair that runs together holds all bytes that it leaves from
-    the start of the pair, without use of the bytes that the backward pass frees meanwhile.
+    several; `static_bytes` are held throughout. Bytes are taken and freed in the order of the account, since the host allocates
+    in the order in which it launches and does not wait for the GPU: what runs beside compute takes and frees its bytes between
+    the kernels before and after it in that order. Of a pair that runs together, the whole forward pass counts at the start of
+    the pair.
     """
     at = int(np.flatnonzero(timeline.expansion.skeleton.program == role)[0])
     times = timeline.class_times(at)
-    start, end = times.start_ns, times.end_ns
-    paired = np.array([step.pair >= 0 and step.phase == FORWARD for step in labels.steps])[labels.step]
-    first = np.full(len(labels.steps), np.iinfo(np.int64).max)
-    np.minimum.at(first, labels.step[labels.is_compute], start[labels.is_compute])
-    held, passing = changes[:, 0], np.zeros_like(changes[:, 0])
-    for step in distinct(labels.step[paired]).tolist():
-        rows = np.flatnonzero(labels.step == step)
-        passing[rows] = _passing_bytes(held[rows], -changes[rows, 1])
-    begins = np.where(paired, first[labels.step], start)
-    change = np.concatenate([held - passing, passing, changes[:, 1]])
-    ns, row = np.concatenate([begins, start, end]), np.tile(np.arange(len(start)), 3)
-    order = np.lexsort((row, ns))
-    order = order[change[order].any(axis=1)]
-    alive = np.cumsum(change[order], axis=0)
-    counted = np.isin(labels.iteration[row[order]], iterations)
-    return np.append(0, ns[order][counted]), np.vstack([static_bytes, static_bytes + alive[counted]])
+    order, begins = _launch_order(labels, times.start_ns)
+    ns = np.stack([np.where(begins < LAST_NS, begins, times_ns) for times_ns in (times.start_ns, times.end_ns)], axis=1)[order]
+    on_compute = (labels.is_compute | labels.is_wait)[order, None]
+    latest = np.minimum.accumulate(np.where(on_compute, ns, LAST_NS).ravel()[::-1])[::-1]
+    ns, change = np.maximum.accumulate(np.minimum(ns.ravel(), latest)), changes[order].reshape(2 * len(order), -1)
+    alive, counted = np.cumsum(change, axis=0), np.repeat(np.isin(labels.iteration[order], iterations), 2) & change.any(axis=1)
+    return np.append(0, ns[counted]), np.vstack([static_bytes, static_bytes + alive[counted]])
 
 
-def _passing_bytes(held: Array, freed: Array) -> Array:
-    """For each row of a body and each class, the bytes that later rows of the same body free again: the latest ones first."""
-    passing = np.zeros_like(held)
-    for of in range(held.shape[1]):
-        waiting: list[list[int]] = []
-        for row, (taken, left) in enumerate(zip(held[:, of].tolist(), freed[:, of].tolist(), strict=True)):
-            while left and waiting:
-                before, size = waiting.pop()
-                gone = min(size, left)
-                passing[before, of] += gone
-                left -= gone
-                waiting += [[before, size - gone]] if size > gone else []
-            waiting += [[row, taken]] if taken else []
-    return passing
+def _launch_order(labels: Labels, start_ns: Array) -> tuple[Array, Array]:
+    """The rows in the order of the account, where the forward pass of a pair is before the backward pass; and for each row the
+    start of its pair if it belongs to the forward pass of one, or else `LAST_NS`."""
+    of_pair: dict[tuple[int, int], int] = {}
+    keys = ((one.iteration, one.pair) for one in labels.steps)
+    pair = np.array([of_pair.setdefault(key, len(of_pair)) if key[1] >= 0 else -1 for key in keys])[labels.step]
+    rows = np.arange(len(pair))
+    first, begins = (np.full(len(of_pair) + 1, LAST_NS) for _ in range(2))
+    np.minimum.at(first, pair, rows)
+    np.minimum.at(begins, pair, np.where(labels.is_compute, start_ns, LAST_NS))
+    forward = labels.in_phase(FORWARD)
+    order = np.lexsort((rows, ~forward, np.where(pair >= 0, first[pair], rows)))
+    return order, np.where((pair >= 0) & forward, begins[pair], LAST_NS)
 
 
 def all_changes(labels: Labels) -> Array:
