@@ -119,11 +119,13 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
     # what the host keeps of parameters is the master copy alone
     alone = plan.offloading.parameters or not scenario.framework.weights_beside_master
     is_master = sharding.kind in WITH_MASTER_COPY and is_shared and optimizer.master == "fp32" and alone
+    # PyTorch casts a reduced gradient to the format of the parameter that it belongs to: the master copy
+    gradient_bytes = MASTER_BYTES if is_master and sharding.reduce == "each" else scenario.framework.gradient_bytes(scenario.job)
     buckets, replicas = sharding.kind == "none" and scenario.framework.memory.gradient_buckets, group * copies
     in_buckets = (buckets and replicas > 1, buckets and plan.copies_of_experts(group) * copies > 1)
     return Terms(
         parameter_bytes=MASTER_BYTES if is_master else scenario.job.element_bytes,
-        gradient_bytes=0 if _copies_every_gradient(scenario) else scenario.framework.gradient_bytes(scenario.job),
+        gradient_bytes=0 if _copies_every_gradient(scenario) else gradient_bytes,
         element_bytes=scenario.job.element_bytes,
         shards=shards,
         expert_shards=of_experts,
