@@ -92,7 +92,8 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
         program = vocabulary(program, SharedVocabulary(plan.vocabulary, tokens // shares, model.hidden, element_bytes))
     beside, gathered = overlap.tp is not False, framework.gathered_inputs
     program = tensor_parallel(program, plan.tp, sequence=sequence, overlap=beside, keeps_gathered=gathered)
-    program = _divided(program, model, plan, job, tokens, position)
+    dispatched = framework.low_precision.narrow_dispatch
+    program = _divided(program, model, plan, job, tokens, position, narrow_dispatch=dispatched)
     program = quantise(program, narrow) if narrow else program
     if overlap.tp == "decomposed" and sequence and plan.tp > 1 and not job.lora:
         program = decomposed_gemms(program, plan.tp)
@@ -180,11 +181,15 @@ def _pipelined(program: Program, layout: Layout, sent_bytes: int, shares: int, *
     return gather_shares(program, shares * sent_bytes) if shares > 1 else program
 
 
-def _divided(program: Program, model: Model, plan: Plan, job: Job, tokens: int, position: int | None) -> Program:
+def _divided(
+    program: Program, model: Model, plan: Plan, job: Job, tokens: int, position: int | None, *, narrow_dispatch: bool
+) -> Program:
     """The program of ranks that share sequences and experts."""
     gathers, beside = plan.cp_kind == "all-gather", plan.overlap.cp
     program = context_parallel(program, ContextParallel(plan.cp, plan.divides_heads_by, gathers, beside, position))
-    return expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp)) if model.experts else program
+    if not model.experts:
+        return program
+    return expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp, narrow=narrow_dispatch))
 
 
 def _reduced_bytes(plan: Plan, job: Job, framework: Framework) -> int:

@@ -115,6 +115,9 @@ class LowPrecision(Declared):
         "unless scales come from earlier steps",
     ] = False
     narrow_gathers: Annotated[bool, "whether the all-gathers of sequence parallelism carry the narrow format"] = True
+    narrow_dispatch: Annotated[
+        bool, "whether dispatches of DeepEP carry the narrow format, as in DeepSeek's own software; else 16 bits"
+    ] = False
     any_layout: Annotated[
         bool,
         "whether fp8 GEMMs read operands in the layout that they have, without transposed copies, on GPUs that can: Blackwell "

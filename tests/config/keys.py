@@ -256,6 +256,7 @@ CASES: dict[str, Case] = {
     "framework.low_precision.weight_gradients": Case(False, FP8),
     "framework.low_precision.keeps_narrow": Case(False, FP8),
     "framework.low_precision.narrow_gathers": Case(False, FP8),
+    "framework.low_precision.narrow_dispatch": Case(True, {**FP8, **DEEPEP}),
     "framework.low_precision.any_layout": Case(True, {**FP8, "cluster.gpu": "b200"}),
     "framework.low_precision.keeps_original": Case(True, {**FP8, "framework.low_precision.scaling": "current"}),
     "framework.overlap.dp": Case(False),

@@ -276,6 +276,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "weight_gradients": (software("fp8"), False),
         "keeps_narrow": (software("fp8"), False),
         "narrow_gathers": (software("fp8"), False),
+        "narrow_dispatch": (replace(mixture(DEEPEP), job=sim.Job(1024, 32, 1, "fp8"), framework=Framework()), True),
         "any_layout": (replace(software("fp8"), cluster=sim.cluster("dgx-b200", nodes=1)), True),
         "keeps_original": (software("fp8", low_precision=LowPrecision(scaling="current")), True),
     },

@@ -318,11 +318,18 @@ def test_t17_10_both_ways_run_side_by_side_and_experts_wait_for_both() -> None:
 
 
 def test_t17_10_dispatches_are_narrow_and_combines_are_not() -> None:
-    chosen = of({"ep": 8, "moe": sim.Moe(dispatcher="deepep")})
-    narrow = replace(chosen, job=sim.Job(SEQ, 16, 1, "fp8"), framework=sim.framework("megatron-core-2025"))
-    paid = {(name, purpose): payload for name, purpose, payload in ways(narrow)}
-    for name in ("ep inside", "ep across"):
-        assert paid[name, Purpose.COMBINE] == pytest.approx(2 * paid[name, Purpose.DISPATCH], abs=2)
+    """As in DeepSeek's software. Megatron Core sends 16 bits both ways, with experts in fp8 too."""
+    chosen = replace(of({"ep": 8, "moe": sim.Moe(dispatcher="deepep")}), job=sim.Job(SEQ, 16, 1, "fp8"))
+    usual = sim.framework("megatron-core-moe-2025")
+    own = replace(usual, low_precision=replace(usual.low_precision, narrow_dispatch=True))
+    for framework, ratio in ((usual, 1), (own, 2)):
+        paid = {(name, purpose): payload for name, purpose, payload in ways(replace(chosen, framework=framework))}
+        for name in ("ep inside", "ep across"):
+            assert paid[name, Purpose.COMBINE] == pytest.approx(ratio * paid[name, Purpose.DISPATCH], abs=2)
+    blocks = replace(chosen, job=sim.Job(SEQ, 16, 1, "fp8_block"), framework=own)
+    paid = {(name, purpose): payload for name, purpose, payload in ways(blocks)}
+    scaled = paid["ep inside", Purpose.COMBINE] / 2 * (1 + 4 / 128)
+    assert paid["ep inside", Purpose.DISPATCH] == pytest.approx(scaled, abs=2), "with an fp32 scale for 128 elements"
 
 
 def tokens_of(chosen: Scenario, layer: int = 0) -> tuple[tuple[int, ...], ...]:

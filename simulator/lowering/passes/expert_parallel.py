@@ -8,7 +8,8 @@ them back.
 
 DeepEP sends a token once to each node that has experts for it, between GPUs at the same place of their nodes, and within the
 node once to each GPU that has experts for it. Both transfers overlap, since a node forwards tokens while others arrive.
-Where GEMMs run in a narrow format, dispatches carry rows in that format, and combines in the wide one.
+Where GEMMs run in a narrow format, DeepSeek's software dispatches rows in that format, and combines in the wide one. Megatron
+Core does both in 16 bits: fused_a2a.py (02ad939b) passes DeepEP one tensor of 16 bits, without scales.
 
 References: Lepikhin et al. (GShard), arXiv 2006.16668; MoEAlltoAllTokenDispatcher and `get_capacity` of Megatron-LM (snapshot
 d98e8a6), whose order of collectives this is; deepseek-ai/DeepEP; DeepSeek-V3, arXiv 2412.19437, sections 3.2.2 and 3.3.
@@ -80,16 +81,17 @@ class ExpertParallel:
     """The bytes that every rank has for every other rank, in the exchanges of that layer; empty for an even load."""
 
     @classmethod
-    def of(cls, model: Model, plan: Plan, job: Job, tokens: int) -> ExpertParallel:
-        """The values for `tokens` tokens of a microbatch on a rank."""
+    def of(cls, model: Model, plan: Plan, job: Job, tokens: int, *, narrow: bool) -> ExpertParallel:
+        """The values for `tokens` tokens of a microbatch on a rank. `narrow`: DeepEP dispatches the narrow format."""
         moe, etp, width = plan.moe, plan.tensor_parallel_of_experts, job.element_bytes
         capacity = None if moe.capacity == "dropless" else moe.capacity
         chosen, late = (model.experts, tokens, model.experts_per_token), plan.overlap.weight_gradients
         if moe.dispatcher == "alltoall":
             uneven = loads(model, plan, tokens)
             return cls(plan.ep, etp, *chosen, capacity, model.hidden, width, width, late_weights=late, loads=uneven)
-        narrow, nodes = NARROW_BYTES.get(job.dtype, width), (moe.node or plan.ep, moe.nodes_per_token or 0)
-        return cls(plan.ep, etp, *chosen, capacity, model.hidden, width, narrow, *nodes, late_weights=late)
+        dispatched = NARROW_BYTES.get(job.dtype, width) if narrow else width
+        nodes = moe.node or plan.ep, moe.nodes_per_token or 0
+        return cls(plan.ep, etp, *chosen, capacity, model.hidden, width, dispatched, *nodes, late_weights=late)
 
     def of_layer(self, layer: int) -> ExpertParallel:
         """The values for a layer, by its number in the model."""
