@@ -2,7 +2,8 @@
 
 A search, an explanation and an advice change some fields of a scenario's plan and keep the others. Without context parallelism
 its kind does not apply, without expert parallelism uneven routing does not, and a schedule may not support groups. The checks
-refuse such options if a user states them; code that changes a user's plan resets them to their defaults.
+refuse such options if a user states them; code that changes a user's plan resets them to their defaults. A plan for whole experts
+keeps them whole (`etp: 1`) when others of its fields divide the rest of the model.
 """
 
 from __future__ import annotations
@@ -30,16 +31,22 @@ def leftovers(scenario: Scenario) -> dict[str, Any]:
     """The fields of a plan that do not apply to it, by their names in a scenario, with their defaults."""
     usual = Plan()
     found = {f"plan.{name}": getattr(usual, name) for name in _unused_fields(scenario)}
-    plan, usual_moe = scenario.plan, Moe()
+    plan = scenario.plan
     if plan.overlap.tp == "decomposed" and not (plan.tp > 1 and plan.uses_sequence_parallel):
         found["plan.overlap.tp"] = None
-    if scenario.model.experts and plan.ep == 1:
-        found |= {f"plan.overlap.{name}": getattr(usual.overlap, name) for name in ("ep", "weight_gradients")}
-        if plan.moe.routing != usual_moe.routing:
-            routed = ("routing", "seed", "concentration", "ranks", "placement")
-            found |= {f"plan.moe.{name}": getattr(usual_moe, name) for name in routed}
-    found |= {f"plan.moe.{name}": getattr(usual_moe, name) for name in _unused_by_experts(scenario)}
-    return {name: value for name, value in found.items() if value_at(scenario, name) != value}
+    return {name: value for name, value in {**found, **_of_experts(scenario)}.items() if value_at(scenario, name) != value}
+
+
+def _of_experts(scenario: Scenario) -> dict[str, Any]:
+    """Fields of the experts of a plan that do not apply to its degrees, with their defaults, or `etp: 1` for whole experts."""
+    plan, moe, usual = scenario.plan, scenario.plan.moe, Plan()
+    if not scenario.model.experts:
+        return {}
+    found: dict[str, Any] = {f"plan.moe.{name}": getattr(usual.moe, name) for name in _unused_by_degree(scenario)}
+    if plan.ep == 1:
+        return found | {f"plan.overlap.{name}": getattr(usual.overlap, name) for name in ("ep", "weight_gradients")}
+    whole = moe.dispatcher == "deepep" or moe.routing != usual.moe.routing
+    return found | ({"plan.etp": 1} if whole and plan.etp is None and plan.tp > 1 else {})
 
 
 def _unused_fields(scenario: Scenario) -> Iterator[str]:
@@ -53,14 +60,18 @@ def _unused_fields(scenario: Scenario) -> Iterator[str]:
         yield "layout"
 
 
-def _unused_by_experts(scenario: Scenario) -> Iterator[str]:
-    """Options of experts that another degree of expert parallelism makes impossible: lists of other ranks, and other nodes."""
+def _unused_by_degree(scenario: Scenario) -> Iterator[str]:
+    """Options of experts without a use for their degree: lists of other ranks, other nodes, and exchanges that there are not."""
     plan, moe = scenario.plan, scenario.plan.moe
+    if plan.ep == 1 and moe.routing != Moe().routing:
+        yield from ("routing", "seed", "concentration", "ranks", "placement")
+    if plan.ep == 1 and plan.tensor_parallel_of_experts > 1 and moe.dispatcher == "deepep":
+        yield from ("dispatcher", "node", "nodes_per_token")
     if isinstance(moe.placement, tuple) and len(moe.placement) != plan.ep:
         yield "placement"
-    if moe.node and plan.ep % moe.node:
-        yield "node"
     own = moe.node and not plan.ep % moe.node
+    if moe.node and not own:
+        yield "node"
     in_order = plan.rank_order == Plan().rank_order and plan.placement is None
     nodes = plan.ep // gcd(plan.ep, scenario.cluster.gpus_per_node)
     if moe.nodes_per_token and moe.nodes_per_token > nodes and in_order and not own:

@@ -40,6 +40,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str,
         EXPERTS, {"ep": 4, "moe": {"routing": "drawn", "seed": 3}}, {"plan.ep": 1},
         {"plan.moe.routing": "balanced", "plan.moe.seed": 0},
     ),
+    "whole experts by DeepEP": (EXPERTS, {"ep": 4, "moe": {"dispatcher": "deepep"}}, {"plan.tp": 2}, {"plan.etp": 1}),
+    "whole experts with rows of their own": (EXPERTS, {"ep": 4, "moe": {"routing": "drawn"}}, {"plan.tp": 2}, {"plan.etp": 1}),
+    "no exchange by DeepEP": (
+        EXPERTS, {"ep": 4, "moe": {"dispatcher": "deepep"}}, {"plan.ep": 1, "plan.tp": 2}, {"plan.moe.dispatcher": "alltoall"},
+    ),
     "experts of ranks": (
         EXPERTS, {"ep": 4, "moe": {"routing": "drawn", "placement": [[0, 2], [1, 3], [4, 6], [5, 7]]}}, {"plan.ep": 8},
         {"plan.moe.placement": "contiguous"},
