@@ -35,6 +35,10 @@ FIRST_LAYERS: dict[str, Any] = {
     "plan": {"recompute": {"scope": "full", "first": 1}},
     "job": {"sequence_length": 8192, "global_batch": 128},
 }
+MIXTURE: dict[str, Any] = {
+    **SCENARIO, "model": {**SCENARIO["model"], "experts": 24, "experts_per_token": 2, "expert_ffn_hidden": 1024},
+    "plan": {"ep": 3}, "cluster": {"name": "dgx-h100", "nodes": 3},
+}  # fmt: skip
 SPACES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "tensor": (SCENARIO, {"tp": [1, 2, 4], "pp": [1], "microbatch": [1, 2], "recompute": ["none"]}, "step_time"),
     "pipeline": (
@@ -63,6 +67,11 @@ SPACES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "step_time",
     ),
     "context": (SCENARIO, {"tp": [1, 2], "pp": [1, 2], "cp": [1, 2, 4], "microbatch": [1], "recompute": ["none"]}, "step_time"),
+    "experts": (
+        {**MIXTURE, "plan": {"ep": 4}, "cluster": SCENARIO["cluster"]},
+        {"tp": [1, 2], "pp": [1, 2], "ep": [1, 4, 8], "microbatch": [1], "recompute": ["none"]},
+        "step_time",
+    ),
     "frozen": (
         FROZEN,
         {"tp": [1, 2], "pp": [2, 4], "microbatch": [1], "recompute": ["none"], "schedule": ["dualpipe"], "split": ["even"]},
@@ -227,12 +236,6 @@ def test_a_space_names_each_plan_once() -> None:
     texts = [choice.text for choice in choices(space_of(None), ())]
     assert len(texts) == len(set(texts)) > 500
     assert sum("pp 1," in text for text in texts) == 4 * 3 * 3
-
-
-MIXTURE: dict[str, Any] = {
-    **SCENARIO, "model": {**SCENARIO["model"], "experts": 24, "experts_per_token": 2, "expert_ffn_hidden": 1024},
-    "plan": {"ep": 3}, "cluster": {"name": "dgx-h100", "nodes": 3},
-}  # fmt: skip
 
 
 def test_a_model_with_experts_is_searched_with_experts_on_different_gpus() -> None:
