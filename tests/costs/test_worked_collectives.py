@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from simulator.costs.collectives import nccl_choice
+from simulator.costs.collectives.curves import uncontended_time
 from simulator.costs.collectives.link_constants import LAWS, Across, Inside
 from simulator.costs.collectives.theory import Call, seconds
-from simulator.units import GB, KIB, MB, US_PER_S
+from simulator.units import GB, KIB, MB, MIB, US_PER_S
 
 LINKS = Inside(
     name="", bytes_per_s=100 * GB, launch_s=10 / US_PER_S, step_s=2 / US_PER_S, efficiency=0.8, fill_s=0.0, nvls_efficiency=0.5
@@ -19,6 +20,8 @@ NETWORK = Across(
     name="", nic_bytes_per_s=25 * GB, nics=2, crossing_s=4 / US_PER_S, plugin_s=1 / US_PER_S, efficiency=0.9, rendezvous=1.0,
     crowd=0.5, tree_efficiency=0.75, nvls_tree_efficiency=0.6, sharp=True, sharp_efficiency=0.7,
 )  # fmt: skip
+SLOW_LIBRARY = replace(LINKS, launch_s=1.0)
+"""Links whose launches take a second, so that kernels that launch sooner are always faster."""
 PLAIN = replace(LAWS, norm=math.inf, crossing_fill=0.0)
 """The slower one of two bottlenecks decides, and crossings fill no pipeline."""
 S = 100 * MB
@@ -140,6 +143,23 @@ def test_the_cost_model_of_nccl_counts_most_of_the_rate_of_a_link_and_never_more
         assert 0.7 < share < 1
     for shares in nccl_choice.TREE_SHARE.values():
         assert all(0.4 <= share <= 1 for share in shares)
+
+
+def test_nccl_counts_the_latency_of_the_network_in_full_for_one_rank_of_each_node() -> None:
+    """A ring over 8 nodes of a rank each, with protocol LL: 6.6 us, and 14 crossings at the 5 us of a tree. With 8 ranks in each
+    node: 14 crossings of 2.7 us, and 112 steps at the least time of a step, 1 us."""
+    alone = nccl_choice.Group(8, 8, "hopper", "nvlink", 450 * GB, 50 * GB)
+    many = replace(alone, ranks=64)
+    for group, expected_us in ((alone, 6.6 + 14 * 5.0), (many, 6.6 + 14 * 2.7 + 112 * 1.0)):
+        assert nccl_choice.estimates("ring", 1024, group)[0][0] == pytest.approx(expected_us)
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "direct_vllm"])
+def test_payloads_beyond_the_workspace_of_direct_kernels_take_the_library(algorithm: str) -> None:
+    for size, served in ((8 * MIB, True), (8 * MIB + 1, False)):
+        direct, library = (uncontended_time(Call("all_reduce", size, 8, 1, name), SLOW_LIBRARY) for name in (algorithm, "auto"))
+        assert (direct.seconds < library.seconds) == served
+        assert served or direct == library
 
 
 def test_two_bottlenecks_and_a_pipeline_that_fills() -> None:

@@ -260,3 +260,16 @@ def test_what_a_token_needs_of_experts_hardly_depends_on_how_many_there_are(toke
     job = sim.Job(sequence_length=tokens, global_batch=8, lora=sim.Lora(rank=16))
     long = replace(job, sequence_length=256)
     assert train_flop_per_token(model, job) == pytest.approx(train_flop_per_token(model, long), rel=0.01)
+
+
+def test_t20_6_a_rank_of_frozen_layers_has_no_update() -> None:
+    """It waits for the norm as all ranks do, and launches no kernel of the optimizer."""
+    frozen = scenario(small_model(8), small_cluster(1), sim.Plan(pp=4), sim.Job(128, 16, 1, frozen_layers=4))
+    program = program_of(frozen)
+    updates = [
+        [op.name for op in program.bodies[step.body].ops if isinstance(op, Compute)]
+        for order in program.orders
+        for step in order
+        if step.phase == "optimizer"
+    ]
+    assert updates == [[], [], ["adam"], ["adam"]]

@@ -71,6 +71,8 @@ def test_t17_15_every_pass_casts_what_a_rank_holds_alone_in_fp32_where_the_rest_
     only_experts = {"tp": 8, "etp": 1, "ep": 2}
     found = copies(of({**only_experts, "sharding": "fsdp"}, batch=MICROBATCHES))
     assert (found["0"], found["0.experts"], found["head"]) == ((passes, cast), (passes, copied), (MICROBATCHES, cast))
+    found = copies(of({"tp": 2, "etp": 1, "ep": 4, "sharding": "fsdp"}, nodes=1, batch=2 * MICROBATCHES))
+    assert (found["0"], found["0.experts"]) == ((passes, copied), (passes, cast)), "also where only two ranks divide the rest"
     of_one_replica = of({"tp": 8, "etp": 8, "sharding": "fsdp"}, batch=MICROBATCHES)
     with_16_bits = of({"ep": 8, "sharding": "fsdp"})
     with_16_bits = replace(with_16_bits, job=replace(with_16_bits.job, optimizer="adam-bf16"))

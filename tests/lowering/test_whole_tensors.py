@@ -43,6 +43,11 @@ def test_t13_12_owners_broadcast_all_parameters_once(dp: int, group: int | None)
     assert {op.kind for op in collectives(program, Purpose.GATHER_PARAMETERS)} == {"broadcast"}
 
 
+def test_t13_12_a_single_replica_broadcasts_nothing() -> None:
+    program = program_of(of(1))
+    assert not collectives(program, Purpose.GATHER_PARAMETERS)
+
+
 @pytest.mark.parametrize("group", [None, 4])
 def test_t13_12_all_ranks_sum_all_gradients(group: int | None) -> None:
     program = program_of(of(8, group))

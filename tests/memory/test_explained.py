@@ -44,7 +44,23 @@ def test_classes_over_time_add_up_to_all_that_a_rank_holds(plan: dict[str, Any])
         assert np.array_equal(times, at)
         assert np.array_equal(sum(of_class.values()), held)
         assert min(values.min() for values in of_class.values()) >= 0
+        assert min(values.max() for values in of_class.values()) > 0
         assert {kind for kind in Holding if run.memory[rank].bytes_of(kind)} <= set(of_class)
+
+
+@pytest.mark.parametrize("dp, sharding", [(1, "none"), (2, "zero1"), (2, "fsdp"), (4, "zero1")])
+def test_formulas_say_the_bytes_of_state(dp: int, sharding: Any) -> None:
+    """Bytes for each parameter, times parameters, divided by shards, each rank's share rounded up."""
+    cluster = small_cluster(1, gpus_per_node=dp)
+    run = scenario(small_model(8), cluster, sim.Plan(dp=dp, sharding=sharding), sim.Job(128, 16, 1)).simulate()
+    state = (Holding.PARAMETERS, Holding.GRADIENTS, Holding.MASTER, Holding.MOMENTS)
+    items = [item for item in run.memory[0].items if item.kind in state]
+    assert len(items) >= 3
+    for item in items:
+        whole, _, shards = item.formula.removesuffix(" shards").partition(" / ")
+        each_bytes, parameters = whole.removesuffix(" parameters").split(" bytes x ")
+        share = -(-int(parameters.replace(",", "")) // int(shards or 1))
+        assert item.size_bytes == float(each_bytes) * share
 
 
 def test_the_terms_of_a_rank_are_printed_with_formulas_and_a_verdict(file: Path) -> None:

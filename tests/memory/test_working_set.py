@@ -10,10 +10,12 @@ import pytest
 
 import simulator as sim
 from simulator.config import catalog
-from simulator.kernels import Part
+from simulator.kernels import Part, Rowwise
 from simulator.memory.account import RankMemory
+from simulator.memory.items import Terms, end_of_step
+from simulator.plan.plan import Shards
 from simulator.program.holdings import Holding
-from simulator.program.operations import AnyOp, Purpose
+from simulator.program.operations import AnyOp, Compute, Purpose
 from simulator.program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
@@ -142,6 +144,27 @@ def test_t11_10_gradients_that_are_copied_as_a_whole() -> None:
     (rank,) = memory(of(plan, sequence=8, dtype="fp16", gradients="fp16", memory=whole))
     assert rank.parameters_bytes + rank.gradients_bytes == 4 * count
     assert item(rank, GRADIENTS) == 1_000_000_000 + 6 * -(-count // 4) - tensors
+
+
+@pytest.mark.parametrize(
+    "gradient_bytes, whole, expected",
+    [(4, True, 2 * (-(-1000 // 4) + -(-3001 // 2))), (4, False, 0), (2, False, 4 * (-(-1000 // 8) + -(-3001 // 4))),
+     (2, True, 1_000_000_000 + (4 + 2) * (-(-1000 // 8) + -(-3001 // 4)))],
+)  # fmt: skip
+def test_t11_9_shares_of_experts_are_copied_at_the_end_of_a_step_too(gradient_bytes: int, whole: bool, expected: int) -> None:
+    """1,000 parameters, whose gradients 4 ranks divide and their optimizer 8, and 3,001 of experts, divided by 2 and by 4."""
+    terms = Terms(
+        parameter_bytes=2, gradient_bytes=gradient_bytes, element_bytes=2, shards=Shards(1, 4, 8), expert_shards=Shards(1, 2, 4),
+        degrees={}, overhead=MemoryOverhead(whole_gradients=whole),
+    )  # fmt: skip
+    update = Rowwise("update", 1, 1, 2, 2)
+    kernels = [
+        Compute(name=name, streams=("compute",), kernel=update, parameters=number, expert=name == "experts")
+        for name, number in (("rest", 1000), ("experts", 3001))
+    ]
+    size_bytes, formula = end_of_step(kernels, terms)
+    assert size_bytes == expected
+    assert eval(formula.replace(" bytes x ", "*").replace(" bytes", "").replace(" parameters", "").replace(",", "")) == expected
 
 
 BUCKETS = "gradient buckets of DDP"

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import simulator as sim
+from simulator.binding.parts_taken import Occupancy
 from simulator.config import feasible
 from simulator.engine.task import CORES, FULL_SPEED, LEAST_SPEED, MEMORY
 from simulator.errors import UserError
+from simulator.program.operations import Communicator
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.workload.framework import CommunicationSms, Framework
 
@@ -126,6 +128,26 @@ def test_ways_of_deepep_share_its_sms() -> None:
     of = scenario(model, small_cluster(2), plan, sim.Job(sequence_length=256, global_batch=8), fidelity=SLOWED)
     kept = bound(of).skeleton.tariff
     assert 10 * FULL_SPEED // SMS in kept.cores[kept.cores > 0].tolist()
+
+
+@pytest.mark.parametrize("gbit, channels", [(100, 8), (400, 16)])
+def test_t22_2_paths_between_nodes_are_doubled_by_the_rate_of_their_nics(gbit: int, channels: int) -> None:
+    """Four NICs, and two channels for each, or four if a NIC has at least 28 GB/s. NVLink of 450 GB/s does not count."""
+    cluster = small_cluster(2, inter_node=f"4x{gbit} Gbit/s")
+    group = Communicator("dp", ("dp",), "dp")
+    occupancy = Occupancy(CommunicationSms(), cluster, group, 1)
+    cores, _ = occupancy.parts("all_gather", "ring", 1 << 30, np.arange(8), 10**9)
+    assert cores == channels * FULL_SPEED // SMS
+
+
+@pytest.mark.parametrize("gpu, rate", [("v100-32gb", 50), ("a100-80gb", 50), ("h100", 50), ("b200", 100)])
+def test_t22_2_a_message_has_two_channels_for_each_nvlink_of_its_generation(gpu: str, rate: int) -> None:
+    """This rate is that of two NVLinks, where their number is not stated, so that a message has four channels."""
+    cluster = small_cluster(1, gpu=gpu, intra_node=f"NVSwitch {rate} GB/s")
+    assert not cluster.nvlinks
+    occupancy = Occupancy(CommunicationSms(), cluster, Communicator("pp", ("pp",), "pp"), 1)
+    cores, _ = occupancy.parts("sendrecv", "point_to_point", 1 << 30, np.arange(2), 10**9)
+    assert cores == 4 * FULL_SPEED // cluster.gpu.sms
 
 
 def test_single_messages_are_refused_by_name() -> None:
