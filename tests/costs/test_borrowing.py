@@ -15,7 +15,8 @@ from simulator.costs.kernels.fit_choice import PLAIN_SIGMA, FitLibrary, Selected
 from simulator.costs.kernels.gemm import FAMILY as GEMM
 from simulator.costs.kernels.gemm import GemmConstants, gemm_s
 from simulator.costs.kernels.gpu_model import ARCHITECTURES, cached_share, clock_per_s, fetched_s, machine, same_kernels
-from simulator.costs.kernels.rowwise import OPERATOR_US
+from simulator.costs.kernels.rowwise import FAMILY as ROWWISE
+from simulator.costs.kernels.rowwise import OPERATOR_US, RowwiseConstants
 from simulator.kernels import Attention, Gemm, Rowwise
 
 SHELF = shipped_fits.shipped()
@@ -144,6 +145,20 @@ def test_threads_wait_longer_for_a_memory_that_delivers_more_but_less_than_in_pr
     h200, kernel = shipped_fits.gpu("h200"), Rowwise("rmsnorm", 65536, 8192, 2, 4)
     own, lent = (Estimator(h200, "bf16", shelf).estimate(kernel).seconds for shelf in (SHELF, without("h200")))
     assert abs(lent / own - 1) < 0.12
+
+
+@pytest.mark.parametrize(
+    "memory, clock, sms", [(4.0, 1.0, 1.0), (1.0, 0.25, 1.0), (1.0, 1.0, 0.25), (2.0, 0.5, 1.0), (2.0, 2.0, 1.0)]
+)
+def test_threads_wait_by_the_root_of_the_bytes_that_each_may_have_in_a_cycle(memory: float, clock: float, sms: float) -> None:
+    """Of an H100 with another memory, clock and number of multiprocessors; its threads are those of its architecture."""
+    h100 = shipped_fits.gpu("h100")
+    other = replace(
+        h100, memory_bytes_per_s=memory * h100.memory_bytes_per_s, clock_hz=clock * clock_per_s(h100), sms=round(sms * h100.sms)
+    )
+    fit = Fit("rowwise", "", "any", RowwiseConstants(), 0.05, {}, waits=1.5)
+    made = ROWWISE.transferred(fit, Transfer(h100, other, "bf16", False, ()))
+    assert made.waits == pytest.approx(1.5 * (memory / clock / sms) ** 0.5)
 
 
 def test_kernels_in_triton_are_borrowed_from_any_gpu() -> None:

@@ -178,6 +178,17 @@ class TestAttention:
         endless_us = US_PER_S * float(attention_s(c, STILL, shape, launches=math.inf))
         assert endless_us == pytest.approx(5 + 1.1 * usual_us)
 
+    @pytest.mark.parametrize("causal", [0, 1])
+    def test_a_backward_pass_takes_at_least_its_five_gemms_at_the_peak(self, causal: int) -> None:
+        """If it were fitted to take twice as long as a forward pass of two GEMMs, which nearly reaches the peak."""
+        c = replace(PLAIN_ATTENTION, compute=0.99, exponential=1e-9, backward=2.0, norm=8.0)
+        seq, heads = 2048, 500
+        scores = heads * seq * ((seq + 1) / 2 if causal else seq)
+        gemm_us = 2 * scores * 128 / 1e8
+        shape = Heads(1, seq, heads, heads, 128, causal=causal)
+        assert 2 * gemm_us < attention_us(c, STILL, shape) - 5 < 2.5 * gemm_us
+        assert attention_us(c, STILL, shape, backward=True) == pytest.approx(5 + 5 * gemm_us)
+
     def test_a_slower_library_takes_so_many_times_the_arithmetic(self) -> None:
         """GEMMs, exponentials and ramps alike; launches and traffic stay."""
         shape = Heads(2, 2048, 16, 4, 128)
