@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from simulator.costs.kernels.attention import FAMILY as ATTENTION
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s
+from simulator.costs.kernels.experts import FAMILY as EXPERTS
 from simulator.costs.kernels.experts import moe_s
-from simulator.costs.kernels.family import BURST
+from simulator.costs.kernels.family import BURST, TimedKernels
 from simulator.costs.kernels.gemm import TILE_SETS, GemmConstants, gemm_s
 from simulator.costs.kernels.gpu_model import Machine
 from simulator.costs.kernels.rowwise import TRACED_PASSES, TRIP_CYCLES, RowwiseConstants, Speed, lookup_s, rowwise_s
+from simulator.kernels import Experts
 from simulator.units import GB, MB, TFLOP, US_PER_S
 
 ON = Machine(100 * TFLOP, 1000 * GB, 100)
@@ -123,6 +126,13 @@ def test_experts_are_two_grouped_gemms_and_the_traffic_around_them() -> None:
     moved_us = 2 * tokens * top_k * (3 * expert + 4 * hidden) / (0.5 * 1e6)
     took_us = US_PER_S * float(moe_s(PLAIN_GEMM, ON, tokens, hidden, expert, (experts, top_k)))
     assert took_us == pytest.approx(up_us + down_us + moved_us)
+
+
+@pytest.mark.parametrize("channels, odd, free", [(168, 1.5, True), (168, 1.0, False), (176, 1.5, False)])
+def test_only_experts_of_odd_channels_determine_how_slow_these_are(channels: int, odd: float, free: bool) -> None:
+    """And only for a library whose kernels such channels slow, whose fit starts above 1."""
+    timed = TimedKernels(((Experts(64, channels, 512, 8, 2, 2),),), np.array([1.0]), ON, 2, np.array([True]))
+    assert ("odd" in EXPERTS.free(timed, GemmConstants(odd=odd))) == free
 
 
 class TestAttention:
