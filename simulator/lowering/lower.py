@@ -86,7 +86,7 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
     """The slots of every pipeline rank, for ranks at a position in a ring without load balancing, or (None) for all."""
     overlap, sequence, sharding = plan.overlap.over(framework.overlap), plan.uses_sequence_parallel, plan.full_sharding
     shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes(job)
-    narrow, model, tokens = _quantisation(plan, job, framework, dp), _divisible(model, plan), _tokens(plan, job, layout)
+    narrow, model, tokens = quantisation(plan, job, framework, dp), _divisible(model, plan), _tokens(plan, job, layout)
     program = build(model, plan, job, layout, framework)
     if plan.shares_vocabulary:
         program = vocabulary(program, SharedVocabulary(plan.vocabulary, tokens // shares, model.hidden, element_bytes))
@@ -120,7 +120,7 @@ def _lowered(
     overlap, sharding = plan.overlap.over(framework.overlap), plan.full_sharding
     element_bytes, gradient_bytes = job.element_bytes, framework.gradient_bytes(job)
     reduced_bytes = _reduced_bytes(plan, job, framework)
-    narrow, model = _quantisation(plan, job, framework, dp), _divisible(model, plan)
+    narrow, model = quantisation(plan, job, framework, dp), _divisible(model, plan)
     replicas = DataParallel(
         Replicas(dp, plan.copies_of_experts(dp)),
         overlaps=overlap.dp or sharding.kind not in ("none", "zero1"),
@@ -148,7 +148,7 @@ def _lowered(
     return between_norms(program) if steps is None else repeat(program, steps)
 
 
-def _quantisation(plan: Plan, job: Job, framework: Framework, dp: int) -> Quantisation | None:
+def quantisation(plan: Plan, job: Job, framework: Framework, dp: int) -> Quantisation | None:
     """The narrow format of a job, if it has one. Parameters that are gathered again are cast again."""
     if not job.narrow:
         return None

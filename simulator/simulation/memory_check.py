@@ -18,8 +18,9 @@ from ..config import derived
 from ..config.scenario import Scenario
 from ..errors import Infeasible
 from ..kept import Kept
+from ..kernels import NARROW_BYTES
 from ..lowering.kept_slots import kept_slots
-from ..lowering.lower import lower
+from ..lowering.lower import lower, quantisation
 from ..memory.account import Account, RankMemory, bodies_of
 from ..memory.items import MASTER_BYTES, Terms
 from ..plan.plan import WITH_MASTER_COPY
@@ -98,7 +99,9 @@ def least_state_bytes(scenario: Scenario) -> float:
     own = of_experts / (plan.ep * plan.tensor_parallel_of_experts * plan.pp)
     shards, of_own = plan.full_sharding.shards(replicas), plan.full_sharding.shards(plan.copies_of_experts(replicas))
     learns = not scenario.job.learns_in_part
-    element_bytes = 0 if offload.parameters else scenario.job.element_bytes
+    element_bytes = 0.0 if offload.parameters else float(scenario.job.element_bytes)
+    if scenario.job.dtype in NARROW_BYTES and _has_narrow_parameters(scenario):
+        element_bytes = min(element_bytes, NARROW_BYTES[scenario.job.dtype])
     gradient_bytes = 0 if _copies_every_gradient(scenario) else scenario.framework.gradient_bytes(scenario.job) * learns
     on_gpus = 1 - offload.optimizer_fraction if offload.optimizer else 1.0
     moment_bytes = scenario.job.full_optimizer.moments_of(matrix=True).size_bytes * learns * on_gpus
@@ -135,8 +138,21 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
         offload=plan.offloading,
         optimizer=optimizer,
         frozen_parameter_bytes=scenario.job.element_bytes,
+        narrow_bytes=_narrow_bytes(scenario),
+        narrow_alone=_has_narrow_parameters(scenario),
         in_buckets=in_buckets,
     )
+
+
+def _narrow_bytes(scenario: Scenario) -> tuple[float, float]:
+    """Bytes of the copies of a weight in the narrow format of the job: outside of experts, and of experts."""
+    narrow = quantisation(scenario.plan, scenario.job, derived.software(scenario), derived.replicas(scenario))
+    return (narrow.kept_bytes(expert=False), narrow.kept_bytes(expert=True)) if narrow else (0.0, 0.0)
+
+
+def _has_narrow_parameters(scenario: Scenario) -> bool:
+    """Whether parameters of linear layers exist in the narrow format of the job alone."""
+    return scenario.job.dtype in scenario.framework.low_precision.narrow_parameters and not scenario.plan.full_sharding.gathers
 
 
 def _copies_every_gradient(scenario: Scenario) -> bool:

@@ -104,6 +104,11 @@ class LowPrecision(Declared):
     norm_casts: Annotated[bool, "whether norms write the narrow format, if its scale is known before the result"] = True
     activation_casts: Annotated[bool, "whether activations write the narrow format, under the same condition as norms"] = False
     cached_weights: Annotated[bool, "whether weights are cast once per step; else in every forward pass"] = True
+    narrow_parameters: Annotated[
+        tuple[Narrow, ...],
+        "formats in which parameters of linear layers exist alone, as with --fp8-param-gather of Megatron-LM; else the copies of "
+        "cached weights are kept beside parameters in 16 bits",
+    ] = ()
     weight_gradients: Annotated[bool, "whether GEMMs of weight gradients run in the narrow format"] = True
     keeps_narrow: Annotated[
         bool,

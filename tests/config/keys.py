@@ -253,6 +253,7 @@ CASES: dict[str, Case] = {
     "framework.low_precision.norm_casts": Case(False, FP8),
     "framework.low_precision.activation_casts": Case(True, {**FP8, **LLAMA}),
     "framework.low_precision.cached_weights": Case(False, FP8),
+    "framework.low_precision.narrow_parameters": Case(["fp8"], FP8),
     "framework.low_precision.weight_gradients": Case(False, FP8),
     "framework.low_precision.keeps_narrow": Case(False, FP8),
     "framework.low_precision.narrow_gathers": Case(False, FP8),

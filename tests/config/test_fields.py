@@ -273,6 +273,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "norm_casts": (software("fp8"), False),
         "activation_casts": (software("fp8"), True),
         "cached_weights": (software("fp8"), False),
+        "narrow_parameters": (software("fp8", low_precision=LowPrecision(any_layout=True)), ("fp8",)),
         "weight_gradients": (software("fp8"), False),
         "keeps_narrow": (software("fp8"), False),
         "narrow_gathers": (software("fp8"), False),

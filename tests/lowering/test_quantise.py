@@ -206,8 +206,9 @@ def test_t10_7_less_is_kept_in_eight_bits() -> None:
     wide, narrow = scenario().simulate(), scenario(dtype="fp8").simulate()
     again = scenario(dtype="fp8", low_precision=LowPrecision(keeps_narrow=False)).simulate()
     assert narrow.memory[0].activations_bytes < again.memory[0].activations_bytes == wide.memory[0].activations_bytes
-    one, other = ((of.static_bytes - of.working_bytes) for of in (narrow.memory[0], wide.memory[0]))
-    assert one == other
+    # besides the copies of weights, which tests of memory count
+    rest = ((of.static_bytes - of.working_bytes - of.parameters_bytes) for of in (narrow.memory[0], wide.memory[0]))
+    assert len({*rest}) == 1
 
 
 def kept(dtype: str, model: Any = None, *, framework: Any = None, **plan: Any) -> dict[str, int]:

@@ -56,7 +56,7 @@ KINDS = ["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("dtype", "element"), [("fp32", 4), ("bf16", 2), ("fp16", 2), ("fp8", 2), ("mxfp8", 2)])
+@pytest.mark.parametrize(("dtype", "element"), [("fp32", 4), ("bf16", 2), ("fp16", 2)])
 @pytest.mark.parametrize(("gradients", "gradient"), [("fp32", 4), ("bf16", 2)])
 @pytest.mark.parametrize("beside", [False, True])
 def test_t13_10_the_state_of_a_dense_model(
@@ -67,6 +67,48 @@ def test_t13_10_the_state_of_a_dense_model(
     plan = {"dp": 8, "sharding": sim.Sharding(kind, group=ranks if kind == "hsdp" else None)}
     chosen = of(plan, dtype=dtype, gradients=gradients, weights_beside_master=beside)
     assert state(chosen) == pytest.approx(by_hand(kind, element, gradient, [(DENSE, ranks)], beside=beside), abs=8)
+
+
+LINEAR = LAYERS * (ATTENTION + 3 * HIDDEN * INNER)
+EVERY_PASS = {"cached_weights": False}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "recipe", "each"),
+    [("fp8", {}, 2 + 2), ("fp8", EVERY_PASS, 2), ("fp8", {"narrow_parameters": ["fp8"]}, 2), ("mxfp8", {}, 2 + 2 * 33 / 32),
+     ("fp8", {"narrow_parameters": ["mxfp8"]}, 4), ("fp8", {**EVERY_PASS, "narrow_parameters": ["fp8"]}, 2),
+     ("mxfp8", {"narrow_parameters": ["mxfp8"]}, 2 * 33 / 32), ("bf16", {"narrow_parameters": ["fp8"]}, 2)],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["none", "zero1", "zero2"])
+def test_t11_13_narrow_copies_of_weights(kind: Any, dtype: str, recipe: dict[str, Any], each: float) -> None:
+    """In both layouts, beside weights in 16 bits or in their place; embedding, head and norms stay in 16 bits."""
+    chosen = of({"dp": 8, "sharding": kind}, dtype=dtype, low_precision=recipe)
+    expected = by_hand(kind, 2, 4, [(DENSE, 8)], beside=False)
+    assert state(chosen) == pytest.approx((expected[0] + (each - 2) * LINEAR, *expected[1:]), abs=8)
+
+
+def test_t11_13_gpus_that_read_any_layout_need_one_copy() -> None:
+    model, job, recipe = small_model(LAYERS), sim.Job(32, 64, 1, dtype="fp8"), {"any_layout": True}
+    for gpu, each, alone in (("b200", 3, 1), ("h100", 4, 2)):
+        for formats, expected in (([], each), (["fp8"], alone)):
+            software = sim.framework({"low_precision": {**recipe, "narrow_parameters": formats}})
+            chosen = scenario(model, small_cluster(2, gpu=gpu), sim.Plan(dp=8), job, framework=software)
+            assert state(chosen)[0] == 2 * (DENSE - LINEAR) + expected * LINEAR
+
+
+@pytest.mark.parametrize("kind", ["zero3", "fsdp"])
+def test_t11_13_weights_that_every_pass_gathers_have_no_copies_between_passes(kind: Any) -> None:
+    for formats in ([], ["fp8"]):
+        found = state(of({"dp": 8, "sharding": kind}, dtype="fp8", low_precision={"narrow_parameters": formats}))
+        assert found == pytest.approx(by_hand(kind, 2, 4, [(DENSE, 8)], beside=False), abs=8)
+
+
+@pytest.mark.parametrize("ep", [1, 4])
+def test_t11_13_experts_have_narrow_copies_too(ep: int) -> None:
+    """The router stays in 16 bits."""
+    plain, narrow = (state(of({"dp": 8, "ep": ep}, mixture=True, dtype=dtype)) for dtype in ("bf16", "fp8"))
+    assert narrow[0] - plain[0] == 2 * (LAYERS * ATTENTION + OF_EXPERTS // ep)
+    assert narrow[1:] == plain[1:]
 
 
 @pytest.mark.parametrize(("kind", "ep"), [(kind, ep) for kind in KINDS for ep in (1, 2, 4, 8) if (kind, ep) != ("hsdp", 8)])

@@ -60,6 +60,11 @@ class Quantisation:
         """Whether GEMMs along tokens need copies of their own, transposed or scaled across."""
         return self.dtype != TENSOR_SCALED or not self.recipe.any_layout
 
+    def kept_bytes(self, *, expert: bool) -> float:
+        """Bytes of the copies of a weight, outside of experts or of experts, that are kept for a whole step."""
+        anew = not self.recipe.cached_weights or self.gathered_anew[expert]
+        return 0.0 if anew else self.width * (1 + self.transposes)
+
     @property
     def reads_for_scale(self) -> bool:
         """Whether a cast first reads the tensor to find the scale."""
