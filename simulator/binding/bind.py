@@ -25,7 +25,7 @@ from ..program.program import Program, Role
 from ..workload.framework import CommunicationSms
 from .collective_policy import CollectivePolicy
 from .communicators import Family, Placed, footprints_of, slots_of, tariff_of
-from .copies import Copies, Different, FamilyAcross, copies_of
+from .copies import BlocksDiffer, Copies, FamilyAcross, copies_of
 from .gpu_occupancy import Occupancy
 from .host_copies import HostFamily
 from .launches import Host, with_launches
@@ -114,7 +114,7 @@ def bind_first(
     copies = None if gpus is not None else copies_of(program, mesh, site.cluster, site.perturbations)
     if copies:
         within(len(copies.ranks))
-        with suppress(Different):  # differences that the description of the cluster does not show
+        with suppress(BlocksDiffer):  # differences that the description of the cluster does not show
             return _bind(program, mesh, site, copies.ranks, copies)
     within(mesh.ranks)
     return bind(program, mesh, site, gpus=gpus)
@@ -135,7 +135,7 @@ def _bind(
     role = roles_of_ranks(program.roles, mesh)
     templates = Templates(program, site.cost, shares=site.sms is not None)
     if copies and templates.matrices:
-        raise Different("an uneven exchange is bound rank by rank")
+        raise BlocksDiffer("an uneven exchange is bound rank by rank")
     profiles: list[Profile] = []
     speed = _speeds(gpus, site, profiles)
     of_links = by_target(site.perturbations, "link")

@@ -44,7 +44,7 @@ PARTS_OF_LOAD = 1 << 20
 """Loads of links are compared in units of this fraction of the load of one edge."""
 
 
-class Different(InvariantBroken):
+class BlocksDiffer(InvariantBroken):
     """Blocks turn out not to be copies of each other."""
 
 
@@ -60,7 +60,7 @@ class Copies:
     """The numbers of the blocks with a disturbance."""
 
     @cached_property
-    def kept(self) -> tuple[int, ...]:
+    def laid_out(self) -> tuple[int, ...]:
         """The numbers of the blocks that are laid out, in order: the disturbed ones, and the first of all others, which are its
         copies. So classes of ranks and groups have the same order as when all blocks are laid out."""
         return tuple(sorted((*self.disturbed, self.example_block)))
@@ -73,7 +73,7 @@ class Copies:
     @cached_property
     def mesh(self) -> Mesh:
         """The mesh of the ranks of the blocks that are laid out, numbered as in the whole mesh."""
-        return _shortened(self.whole, self.shift * len(self.kept))
+        return _with_fewer_replicas(self.whole, self.shift * len(self.laid_out))
 
     @cached_property
     def assembly(self) -> Assembly:
@@ -90,7 +90,7 @@ class Copies:
     @cached_property
     def shift(self) -> int:
         """Number of ranks from a block to the next."""
-        return _behind(self.block)
+        return _ranks_with_replicas(self.block)
 
     def block_of(self, rank: Array) -> Array:
         """The block of each rank."""
@@ -104,9 +104,9 @@ class Copies:
 
     def local(self, rank: Array) -> Array:
         """For each rank the number, among the laid-out ranks, of the rank of which it is a copy."""
-        place = np.full(self.count, self.kept.index(self.example_block))
-        place[list(self.kept)] = np.arange(len(self.kept))
-        before = rank // (self.shift * self.count) * len(self.kept) + place[self.block_of(rank)]
+        place = np.full(self.count, self.laid_out.index(self.example_block))
+        place[list(self.laid_out)] = np.arange(len(self.laid_out))
+        before = rank // (self.shift * self.count) * len(self.laid_out) + place[self.block_of(rank)]
         found: Array = before * self.shift + rank % self.shift
         return found
 
@@ -119,7 +119,7 @@ class Copies:
     @cached_property
     def ranks(self) -> Array:
         """The ranks that are laid out."""
-        return self.ranks_of(self.kept)
+        return self.ranks_of(self.laid_out)
 
     @cached_property
     def nodes(self) -> Array:
@@ -153,34 +153,34 @@ class Copies:
     def limiting(self, changes: Mapping[int, Sequence[Perturbation]]) -> tuple[Array, Array]:
         """The capacity of every link of the nodes that are laid out, and whether it can limit flows, given the changes of links.
 
-        Raises `Different` if a link between switches can.
+        Raises `BlocksDiffer` if a link between switches can.
         """
         wiring, assembly = self.example.wiring, self.example.assembly
         if assembly is None:
-            raise Different("one node alone is not an example of many")
+            raise BlocksDiffer("one node alone is not an example of many")
         of_node, capacity = assembly.of_node(0), work_per_ns(wiring.capacity_bytes_per_s)
         node, local = self.assembly.in_node(np.array([*changes], dtype=np.int64))
         if len(distinct(node)) > 1 and any(p.factor > 1 for of in changes.values() for p in of):
-            raise Different("nodes that send more than others may together fill a link between switches")
+            raise BlocksDiffer("nodes that send more than others may together fill a link between switches")
         limiting = {}
         for number in dict.fromkeys([UNCHANGED, *node.tolist()]):
             here = {int(of_node[at]): of for at, of, on in zip(local, changes.values(), node, strict=True) if on == number}
             profiles: list[Profile] = []
             never = never_limiting(wiring, profiles_of(capacity, here, profiles), profiles)
             if not never[assembly.first_fabric :].all():
-                raise Different("blocks of replicas share links between switches that can limit them")
+                raise BlocksDiffer("blocks of replicas share links between switches that can limit them")
             limiting[number] = ~never[of_node]
         found = [limiting.get(number, limiting[UNCHANGED]) for number in self.nodes.tolist()]
         return np.tile(capacity[of_node], len(self.nodes)), np.concatenate(found)
 
-    def lie_alike(self) -> bool:
+    def pods_divide_blocks_alike(self) -> bool:
         """Whether the nodes of every block are shared between pods like those of the first."""
         first = distinct(self.ranks_of([0]) // self.cluster.gpus_per_node)
         moved = first + np.arange(self.count)[:, None] * (self.shift // self.cluster.gpus_per_node)
         parted = np.diff(moved // (self.assembly.pod or 1), axis=1) > 0
         return bool((parted == parted[0]).all())
 
-    def lying_alike(self, gpus: Array) -> tuple[Array, Array]:
+    def examples_by_place(self, gpus: Array) -> tuple[Array, Array]:
         """An example of each set of groups (rows of GPUs) whose members have the same local GPUs and share nodes and pods in the
         same way, and for each group the number of its example."""
         per_node, pod = self.cluster.gpus_per_node, self.assembly.pod or self.cluster.nodes
@@ -202,12 +202,12 @@ class Copies:
 
         def tasks() -> int:
             common = int(turns(skeleton)[across].sum())
-            return self.count * (task_count(skeleton) - common) // len(self.kept) + common
+            return self.count * (task_count(skeleton) - common) // len(self.laid_out) + common
 
         return Folded(of_block.skeleton, of_block.class_of[self.local(whole)], tasks, of_block.have_common_member)
 
-    def must_load_alike(self, routed: Routed) -> None:
-        """Raises `Different` unless groups put the same load on the links of every block."""
+    def check_equal_loads(self, routed: Routed) -> None:
+        """Raises `BlocksDiffer` unless groups put the same load on the links of every block."""
         per_node, (node, local) = self.cluster.gpus_per_node, self.assembly.in_node(routed.link)
         inside = node >= 0
         rank, groups = node[inside] * per_node, 1 + int(routed.group.max(initial=0))
@@ -222,7 +222,7 @@ class Copies:
             loads = np.rint(routed.share[inside][order] * PARTS_OF_LOAD).reshape(self.count, size)
             if (keys == keys[0]).all() and (loads == loads[0]).all():
                 return
-        raise Different("a group loads the links of its replicas in different ways")
+        raise BlocksDiffer("a group loads the links of its replicas in different ways")
 
 
 class FamilyAcross(Family):
@@ -239,11 +239,11 @@ class FamilyAcross(Family):
         self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, rows: Array
     ) -> tuple[tuple[RoundTimes, ...], Routed]:
         """The uncontended times of whole groups, and the routes of their messages from or to blocks that are laid out."""
-        examples, alike = self.copies.lying_alike(self.gpus[rows])
+        examples, alike = self.copies.examples_by_place(self.gpus[rows])
         times, whole = self._round_times(plan, algorithm, kind, rows[examples])
-        self.copies.must_load_alike(whole)
+        self.copies.check_equal_loads(whole)
         gpus = self.gpus[rows]
-        laid_out = np.isin(self.copies.block_of(gpus[0]), self.copies.kept)
+        laid_out = np.isin(self.copies.block_of(gpus[0]), self.copies.laid_out)
         near = [replace(r, edges=_with_end_in(r.edges, laid_out)) for r in plan]
         nothing = Routed(*(np.zeros(0, dtype=np.int64),) * 2, *(np.zeros(0),) * 4)
         routed = {r.edges.key: self.links.routed(r.edges, gpus) if len(r.edges.source) else nothing for r in near}
@@ -253,7 +253,7 @@ class FamilyAcross(Family):
 def _with_end_in(edges: Edges, chosen: Array) -> Edges:
     """The edges that begin or end at a chosen member."""
     if isinstance(edges, Everyone):
-        raise Different("exchanges of all with all are bound rank by rank")
+        raise BlocksDiffer("exchanges of all with all are bound rank by rank")
     kept = chosen[edges.source] | chosen[edges.target]
     return Edges(edges.source[kept], edges.target[kept], edges.share[kept])
 
@@ -269,15 +269,17 @@ def copies_of(program: Program, mesh: Mesh, cluster: Cluster, perturbations: Seq
         return None
     if any(axis in ("dp", "edp", REPLICAS) for role in program.roles for axis in role.coordinates):
         return None
-    if mesh.experts and _behind(mesh.experts) != _behind(mesh):
+    if mesh.experts and _ranks_with_replicas(mesh.experts) != _ranks_with_replicas(mesh):
         return None
-    units = [_before(of) * (of.degrees["dp"] if of.degrees[REPLICAS] > 1 else 1) for of in (mesh, mesh.experts) if of]
+    units = [
+        _ranks_before_replicas(of) * (of.degrees["dp"] if of.degrees[REPLICAS] > 1 else 1) for of in (mesh, mesh.experts) if of
+    ]
     together = lcm(cluster.gpus_per_node, *units)
-    for ranks in range(together, _behind(mesh) // 2 + 1, together):
-        if _behind(mesh) % ranks == 0:
-            found = Copies(cluster, mesh, _shortened(mesh, ranks))
+    for ranks in range(together, _ranks_with_replicas(mesh) // 2 + 1, together):
+        if _ranks_with_replicas(mesh) % ranks == 0:
+            found = Copies(cluster, mesh, _with_fewer_replicas(mesh, ranks))
             disturbed = _disturbed(found, perturbations)
-            if found.lie_alike() and 2 * len(disturbed) < found.count:
+            if found.pods_divide_blocks_alike() and 2 * len(disturbed) < found.count:
                 found = replace(found, disturbed=disturbed)
                 crossing = [c for c in program.communicators.values() if found.crosses(c)]
                 return None if any(c.size is not None for c in crossing) else found
@@ -294,19 +296,19 @@ def _disturbed(copies: Copies, perturbations: Sequence[Perturbation]) -> tuple[i
     return tuple(distinct(copies.block_of(np.array([*ranks, *node * copies.cluster.gpus_per_node], dtype=np.int64))).tolist())
 
 
-def _before(mesh: Mesh) -> int:
+def _ranks_before_replicas(mesh: Mesh) -> int:
     """Number of ranks with the same coordinates of replicas and of all axes that vary more slowly."""
     return prod(mesh.degrees[axis] for axis in mesh.order[: mesh.order.index("dp")])
 
 
-def _behind(mesh: Mesh) -> int:
+def _ranks_with_replicas(mesh: Mesh) -> int:
     """Number of ranks with the same coordinates of all axes that vary more slowly than replicas."""
-    return _before(mesh) * mesh.degrees["dp"] * mesh.degrees[REPLICAS]
+    return _ranks_before_replicas(mesh) * mesh.degrees["dp"] * mesh.degrees[REPLICAS]
 
 
-def _shortened(mesh: Mesh, ranks: int) -> Mesh:
-    """The mesh with its replicas reduced so that `_behind` is `ranks`."""
+def _with_fewer_replicas(mesh: Mesh, ranks: int) -> Mesh:
+    """The mesh with its replicas reduced so that `_ranks_with_replicas` is `ranks`."""
     axis = REPLICAS if mesh.degrees[REPLICAS] > 1 else "dp"
-    degree = ranks // (_behind(mesh) // mesh.degrees[axis])
-    experts = mesh.experts and _shortened(mesh.experts, ranks)
+    degree = ranks // (_ranks_with_replicas(mesh) // mesh.degrees[axis])
+    experts = mesh.experts and _with_fewer_replicas(mesh.experts, ranks)
     return replace(mesh, degrees={**mesh.degrees, axis: degree}, experts=experts)

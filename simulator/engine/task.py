@@ -122,6 +122,15 @@ def run_starts(values: Array) -> Array:
     return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
 
 
+def longest_run(chosen: Array) -> tuple[int, int] | None:
+    """The first of the longest runs of true values: its first place and the place after its last; None if all are false."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(int)))
+    if not len(edges):
+        return None
+    longest = 2 * int(np.argmax(np.diff(edges)[::2]))
+    return int(edges[longest]), int(edges[longest + 1])
+
+
 def offsets(counts: Array) -> Array:
     """The start of each row in a flat column, from the length of each row, and at the end the total length."""
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])

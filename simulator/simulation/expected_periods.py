@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..engine.task import Array
+from ..engine.task import Array, longest_run
 from ..kernels import KernelCost
 from ..lowering.build import names_of
 from ..program.layout import Layout
@@ -41,12 +41,11 @@ def _together_ns(starts_ns: Sequence[Array], passed_ns: Sequence[Array], pace_ns
     """How long all ranks run at a pace at the same time; `passed_ns` is the time from each slot to that of the next period."""
     begin_ns, end_ns = 0, np.iinfo(np.int64).max
     for start_ns, of in zip(starts_ns, passed_ns, strict=True):
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], of == pace_ns, [False]]).astype(int)))
-        if not len(edges):
+        run = longest_run(of == pace_ns)
+        if run is None:
             return 0
-        longest = 2 * int(np.argmax(np.diff(edges)[::2]))
-        begin_ns = max(begin_ns, int(start_ns[edges[longest]]))
-        end_ns = min(end_ns, int(start_ns[edges[longest + 1] - 1 + len(start_ns) - len(of)]))
+        begin_ns = max(begin_ns, int(start_ns[run[0]]))
+        end_ns = min(end_ns, int(start_ns[run[1] - 1 + len(start_ns) - len(of)]))
     return int(end_ns) - begin_ns
 
 

@@ -16,7 +16,7 @@ from math import ceil
 
 import numpy as np
 
-from ..engine.task import Array
+from ..engine.task import Array, longest_run
 from ..program.layout import Layout
 
 FEWEST_PERIODS = 6
@@ -55,9 +55,7 @@ class Order:
         """The longest part of the order in which every slot is followed, `slots` places later, by the same slot of the
         microbatch `microbatches` later: its first place and the place after its last."""
         same = (self.slot[slots:] == self.slot[:-slots]) & (self.microbatch[slots:] == self.microbatch[:-slots] + microbatches)
-        breaks = np.concatenate([[-1], np.flatnonzero(~same), [len(same)]])
-        longest = int(np.argmax(np.diff(breaks)))
-        begin, end = int(breaks[longest]) + 1, int(breaks[longest + 1])
+        begin, end = longest_run(same) or (0, 0)
         return begin, end + slots if end > begin else begin
 
 

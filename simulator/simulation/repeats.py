@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..binding.launches import Host, launch_times_ns
-from ..engine.task import Array, offsets
+from ..engine.task import Array, longest_run, offsets
 from ..engine.timeline import Timeline, Times
 from ..lowering.passes.pipeline import RECEIVE
 from ..metrics import Repeats
@@ -77,11 +77,10 @@ class _Copies:
 
     def alike(self, together: int, lasts_ns: int) -> _Alike | None:
         """The longest run of periods that each happen again `lasts_ns` later, `together` periods later, if there is any."""
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], self.intervals_ns(together) == lasts_ns, [False]]).astype(int)))
-        if not len(edges):
+        run = longest_run(self.intervals_ns(together) == lasts_ns)
+        if run is None:
             return None
-        longest = 2 * int(np.argmax(np.diff(edges)[::2]))
-        first, last = int(edges[longest]), int(edges[longest + 1]) - 1 + together
+        first, last = run[0], run[1] - 1 + together
         return _Alike(
             self.first + first,
             int(self.before_ns[first]),

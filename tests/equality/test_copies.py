@@ -189,7 +189,7 @@ def test_blocks_with_a_disturbance_are_bound_beside_one_that_stands_for_all_othe
     assert check(of)
     copies = twice(of)[1].copies
     assert copies
-    assert (copies.count, len(copies.kept), len(copies.ranks)) == (8, 2, 16)
+    assert (copies.count, len(copies.laid_out), len(copies.ranks)) == (8, 2, 16)
 
 
 def test_several_disturbances_of_several_blocks() -> None:
@@ -198,7 +198,7 @@ def test_several_disturbances_of_several_blocks() -> None:
     assert check(of)
     copies = twice(of)[1].copies
     assert copies
-    assert copies.kept == (0, 3, 9)
+    assert copies.laid_out == (0, 3, 9)
 
 
 def test_nodes_that_send_more_than_others_are_looked_at_together() -> None:
