@@ -46,7 +46,7 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copy(
             catalog.files("frameworks")["megatron-core-2025" if folder == "a" else "deepspeed-2023"], Path(folder, "f.yaml")
         )
-        counts = (4, 1, 1, 1) if folder == "a" else (1, 1, 1, 1)
+        counts = (3, 1, 1, 1) if folder == "a" else (1, 1, 1, 1)
         rows = "".join(f"{expert},{tokens}\n" for expert, tokens in enumerate(counts))
         Path(folder, "shares.csv").write_text(f"expert,tokens\n{rows}", encoding="utf-8")
         Path(folder, "mine.py").write_text("from simulator.schedules.gpipe import order\n", encoding="utf-8")
