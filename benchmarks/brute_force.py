@@ -14,9 +14,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from simulator.search.plan_checks import LEGAL, Base, examined, measured, weighed
 from simulator.search.search import aim_of, base_of, choices_of, found_of
 from simulator.search.space import Choice
-from simulator.search.weigh import LEGAL, Base, examined, measured, weighed
 from simulator.study.pool import Workers, cores, opened
 
 HERE = Path(__file__).parent

@@ -21,7 +21,7 @@ import yaml
 
 from simulator.cli import run
 from simulator.search import best_first, search
-from simulator.search.weigh import LEGAL, Examined, Measured, Weighed
+from simulator.search.plan_checks import LEGAL, Examined, Measured, Weighed
 from simulator.study import sweep
 
 SIZES = 10_000, 100_000

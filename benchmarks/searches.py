@@ -21,9 +21,9 @@ import yaml
 from bars import calibration
 
 from simulator.search.best_first import search_of
+from simulator.search.plan_checks import Base
 from simulator.search.search import aim_of, base_of, choices_of
 from simulator.search.space import EVEN, Choice
-from simulator.search.weigh import Base
 from simulator.study.pool import Workers, cores
 
 HERE = Path(__file__).parent

@@ -15,9 +15,9 @@ from simulator.figures.drawing import Drawing, save
 from simulator.files import atomic
 from simulator.search.best_first import SIMULATED
 from simulator.search.bound import lower_bound
+from simulator.search.plan_checks import UNBOUNDED, quick_bound_of
 from simulator.search.search import aim_of, base_of, found_of
 from simulator.search.slot_times import SlotTimes, plan_slots
-from simulator.search.weigh import UNBOUNDED, quick_bound_of
 from simulator.simulation.memory_check import slots_of
 from simulator.simulation.simulate import layout_of, simulate_scenario, site_of
 from simulator.units import seconds

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..bounded_cache import Cache
 from ..engine.fold import Folded, folded
 from ..engine.merge import merged
 from ..engine.skeleton import Skeleton
 from ..engine.task import FULL_SPEED, Array, Csr, Profile, offsets
 from ..errors import InvariantBroken, UserError
 from ..hardware.cluster import Cluster
-from ..kept import Kept
 from ..kernels import KernelCost
 from ..plan.mesh import Mesh
 from ..program.labels import Labels
@@ -89,7 +89,7 @@ class Site:
     """The cost of launches; None for launches without cost."""
     sms: CommunicationSms | None = None
     """SMs that the framework reserves for communication that slows kernels beside it; None if it does not slow them."""
-    routes: Kept | None = None
+    routes: Cache | None = None
     """Cached routes of groups on this cluster."""
 
 

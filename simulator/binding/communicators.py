@@ -14,11 +14,11 @@ from typing import NamedTuple, TypedDict
 
 import numpy as np
 
+from ..bounded_cache import Cache
 from ..collectives import Round, is_pipelined, wire_fraction
 from ..engine.skeleton import Tariff
 from ..engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr
 from ..errors import UserError
-from ..kept import Kept
 from ..units import NS_PER_S
 from .collective_policy import BARRIER, CollectivePolicy
 from .gpu_occupancy import Occupancy
@@ -73,7 +73,7 @@ class Placed(TypedDict):
     policy: CollectivePolicy
     degraded: DegradedLinks
     occupancy: Occupancy
-    routes: Kept | None
+    routes: Cache | None
     """Cached routes."""
 
 
@@ -85,7 +85,7 @@ class Family:
 
     def __init__(
         self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], *, policy: CollectivePolicy,
-        degraded: DegradedLinks, occupancy: Occupancy, routes: Kept | None = None,
+        degraded: DegradedLinks, occupancy: Occupancy, routes: Cache | None = None,
     ) -> None:  # fmt: skip
         self.routes = routes
         cluster, self.occupancy = occupancy.cluster, occupancy

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ..bounded_cache import Cache
 from ..engine.task import Array
-from ..kept import Kept
 from .collective_policy import CollectivePolicy, Matrix
 from .communicators import Costs, Family
 from .gpu_occupancy import Occupancy
@@ -24,7 +24,7 @@ class UnevenFamily(Family):
     def __init__(
         self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], matrices: Mapping[int, Matrix],
         users: Mapping[int, Array], *, policy: CollectivePolicy, degraded: DegradedLinks, occupancy: Occupancy,
-        routes: Kept | None = None,
+        routes: Cache | None = None,
     ) -> None:  # fmt: skip
         """`users` are the groups that use each charge, in ascending order. Routes that depend on a matrix are not kept."""
         self.members, self.gpus, self.charges, self.users = members, gpus, dict(charges), users

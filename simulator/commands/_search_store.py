@@ -15,10 +15,10 @@ from typing import Any
 
 from ..config.document import Document, Mark, place_of
 from ..search.choice_scenario import Base
+from ..search.plan_checks import Measured, Weighed
 from ..search.records import Known
 from ..search.search import OF_SPACE
 from ..search.space import Choice, with_values
-from ..search.weigh import Measured, Weighed
 from ..study.program_version import version
 from ._result_store import Row, Table, opened_store
 from ._scenario_key import ScenarioKeys, of_files

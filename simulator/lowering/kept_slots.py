@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..bounded_cache import Cache
 from ..errors import InvariantBroken
 from ..frozen import replace
-from ..kept import Kept
 from ..plan.plan import EVEN, Plan
 from ..plan.stage_layers import stage_layers
 from ..program.layout import Layout
@@ -29,14 +29,14 @@ Programs = tuple[Program, ...]
 """A program for each position in a ring without balance, or one for all ranks."""
 
 
-def kept_slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, kept: Kept) -> Programs:
+def kept_slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, kept: Cache) -> Programs:
     """The result of `lower_slots` for a layout of few microbatches. The weight of kept bodies is their number of operations."""
     slots = _slots(model, plan, job, layout, dp=dp, framework=framework, kept=kept)
     return slots.joined(slots.of_work) if slots else lower_slots(model, plan, job, layout, dp=dp, framework=framework)
 
 
 def short_slots(
-    model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, kept: Kept
+    model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, kept: Cache
 ) -> Programs | None:
     """As `kept_slots` for a plan of many equal layers, but with the operations of `FEW` + 1 layers in every body.
 
@@ -56,7 +56,7 @@ class _Slots:
     layout: Layout
     dp: int
     framework: Framework
-    kept: Kept
+    kept: Cache
     stages: tuple[Stage, ...]
     calls: dict[str, list[Called]]
     """Work -> the slots that call it."""
@@ -108,7 +108,7 @@ class _Slots:
         return tuple(replace(program, stages=(), orders=()) for program in programs)
 
 
-def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, kept: Kept) -> _Slots | None:
+def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, kept: Cache) -> _Slots | None:
     """The works of a layout; None if bodies depend on more than their work."""
     if plan.shares_vocabulary or plan.offloading.activations or plan.moe.routing != "balanced":
         return None

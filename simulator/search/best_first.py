@@ -23,9 +23,9 @@ from ..errors import InvariantBroken
 from ..study.pool import Call, Polled, Workers, opened
 from ..units import HOUR_S, seconds
 from .choice_scenario import Base, read
+from .plan_checks import LEGAL, TOO_LONG, Branch, Examined, Measured, Weighed, check_branch, examined, measured, quick_bounds_ns
 from .records import Known, NoRecords, Records
 from .space import Choice
-from .weigh import LEGAL, TOO_LONG, Branch, Examined, Measured, Weighed, check_branch, examined, measured, quick_bounds_ns
 
 Objective = Literal["step_time", "cost", "energy", "memory", "gpus"]
 Against = Literal["memory", "cost", "gpus"]

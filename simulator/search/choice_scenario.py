@@ -12,13 +12,13 @@ from math import gcd
 from typing import Any
 from uuid import uuid4
 
+from ..bounded_cache import Cache
 from ..config import feasible
 from ..config.document import Document
 from ..config.leftovers import changed, leftovers
 from ..config.named_parts import Trust
 from ..config.scenario import Scenario, from_document
 from ..frozen import replace
-from ..kept import Kept
 from ..plan.plan import Sharding
 from ..plan.recomputation import Recompute
 from ..simulation.simulate import prices_of
@@ -57,7 +57,7 @@ class SharedScenario:
 
     scenario: Scenario
     times: SlotTimes = field(default_factory=lambda: SlotTimes(rows=KeptRows(of_this_process().slots)))
-    legal: Kept = field(default_factory=lambda: Kept(MOST_LEGAL))
+    legal: Cache = field(default_factory=lambda: Cache(MOST_LEGAL))
     """Choice -> the scenario of a legal plan."""
 
 

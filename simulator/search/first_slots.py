@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice, product
 
+from ..bounded_cache import Cache
 from ..config import derived
 from ..config.scenario import Scenario
 from ..frozen import replace
-from ..kept import Kept
 from ..lowering.kept_slots import kept_slots
 from ..memory.account import Account, bodies_of
 from ..program.layout import Layout, as_taken, placements_of
@@ -26,7 +26,7 @@ TIMES = 4
 """Number of slots of the first rank that are used, per stage: enough for the warm-up of all schedules except gpipe."""
 
 
-def first_slots_bytes(scenario: Scenario, kinds: tuple[str, ...] | None, kept: Kept) -> int:
+def first_slots_bytes(scenario: Scenario, kinds: tuple[str, ...] | None, kept: Cache) -> int:
     """Lower bound of the bytes that a GPU of the first rank needs, for slots of these kinds; 0 if none is known without an
     order."""
     schedule, plan = scenario.schedule, scenario.plan

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from .plan_checks import Measured, Weighed
 from .space import Choice
-from .weigh import Measured, Weighed
 
 
 @dataclass(frozen=True, slots=True)

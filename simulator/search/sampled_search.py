@@ -22,8 +22,8 @@ from ..study.pool import Call, Polled, Workers, opened
 from ..units import seconds
 from .best_first import BY_BUSY_TIME, HINT, NOT_REACHED, SIMULATED, TOO_SLOW, Aim, Candidate, Search, Value
 from .choice_scenario import Base
+from .plan_checks import LEGAL, TOO_LONG, Examined, Measured, Weighed, examined, measured, quick_bounds_ns, weighed
 from .space import Choice, Space, choice_by, number_of_plans
-from .weigh import LEGAL, TOO_LONG, Examined, Measured, Weighed, examined, measured, quick_bounds_ns, weighed
 
 if TYPE_CHECKING:
     from optuna.study import Study

@@ -26,10 +26,10 @@ from ..study.shard import WHOLE, Shard
 from ..units import HOUR_S, seconds
 from .best_first import Against, Aim, Candidate, Objective, Search, search_of
 from .choice_scenario import Base, settings_of
+from .plan_checks import INFEASIBLE, OUT_OF_MEMORY, TOO_LONG, MemoryShortage, least_over_bytes, measured, shortage_of
 from .records import Records
 from .sampled_search import SampledSearch, estimated_s
 from .space import MOST_PLANS, Choice, Space, choices, number_of_plans, space_of, with_degrees_of_experts, with_values
-from .weigh import INFEASIBLE, OUT_OF_MEMORY, TOO_LONG, MemoryShortage, least_over_bytes, measured, shortage_of
 
 if TYPE_CHECKING:
     import pandas as pd

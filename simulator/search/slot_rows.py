@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ..binding.bind import Site
+from ..bounded_cache import Cache
 from ..config import derived
 from ..config.scenario import Scenario
 from ..frozen import replace
-from ..kept import Kept
 from ..lowering.few_layers import FEW
 from ..lowering.kept_slots import Programs, kept_slots, short_slots
 from ..program.layout import Layout
@@ -35,9 +35,9 @@ MOST_ROWS = 1 << 15
 class KeptRows:
     """Cached rows of bodies, which plans share."""
 
-    slots: Kept = field(default_factory=lambda: Kept(0))
+    slots: Cache = field(default_factory=lambda: Cache(0))
     """Operations of slots that were lowered."""
-    short: Kept = field(default_factory=lambda: Kept(MOST_ROWS))
+    short: Cache = field(default_factory=lambda: Cache(MOST_ROWS))
     """Key of a body of few layers -> its rows for every position in a ring."""
 
 
@@ -95,7 +95,7 @@ class Sample:
         return known | {key: kept.short.of(key, partial(made.__getitem__, key), _number_of_rows) for key in made}
 
     def _lowered(
-        self, lowered: Callable[..., Programs | None], places: Iterable[Place], wanted: Set[str], kept: Kept
+        self, lowered: Callable[..., Programs | None], places: Iterable[Place], wanted: Set[str], kept: Cache
     ) -> list[RowsByName] | None:
         """The rows of wanted bodies of some places in every program that `lowered` makes; None if it makes none."""
         of, plan, dp = self.scenario, derived.placed(self.scenario), derived.replicas(self.scenario)

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from ..bounded_cache import Cache
 from ..config import derived
 from ..config.scenario import Scenario
 from ..errors import Infeasible
-from ..kept import Kept
 from ..kernels import NARROW_BYTES
 from ..lowering.kept_slots import kept_slots
 from ..lowering.lower import lower, quantisation
@@ -35,7 +35,7 @@ LEFT_FRACTION = 0.05
 
 
 def memory_of(
-    scenario: Scenario, layout: Layout, slots: Slots = tuple, *, allow_oom: bool = True, kept: Kept | None = None
+    scenario: Scenario, layout: Layout, slots: Slots = tuple, *, allow_oom: bool = True, kept: Cache | None = None
 ) -> tuple[RankMemory, ...]:
     """The memory that a GPU of every pipeline rank needs to run the slots of a layout, which `slots` may have lowered already.
 
@@ -43,7 +43,7 @@ def memory_of(
 
     Raises `Infeasible` if a rank needs more memory than the GPU has, unless `allow_oom`.
     """
-    gpu, account = scenario.cluster.gpu, _account(scenario, layout, slots, Kept(0) if kept is None else kept)
+    gpu, account = scenario.cluster.gpu, _account(scenario, layout, slots, Cache(0) if kept is None else kept)
     memory = account.memory(bodies_of(layout, account.program))
     most = max(memory, key=attrgetter("total_bytes"))
     over = most.total_bytes - gpu.memory_bytes
@@ -62,7 +62,7 @@ def memory_of(
     return memory
 
 
-def _account(scenario: Scenario, layout: Layout, slots: Slots, kept: Kept) -> Account:
+def _account(scenario: Scenario, layout: Layout, slots: Slots, kept: Cache) -> Account:
     """The account of a layout with a single microbatch, whose bodies are those of any number."""
     plan, dp = derived.placed(scenario), derived.replicas(scenario)
     unblocked, job = replace(plan, overlap=replace(plan.overlap, pp=True)), replace(scenario.job, global_batch=1)
@@ -72,10 +72,10 @@ def _account(scenario: Scenario, layout: Layout, slots: Slots, kept: Kept) -> Ac
     return kept.of(key, lambda: Account(lower(*of, **options, slots=slots()), terms))
 
 
-def slots_of(scenario: Scenario, layout: Layout, kept: Kept | None = None) -> tuple[Program, ...]:
+def slots_of(scenario: Scenario, layout: Layout, kept: Cache | None = None) -> tuple[Program, ...]:
     """The lowered slots of a single microbatch of a layout, which its memory and its program share."""
     plan, job, dp = derived.placed(scenario), scenario.job, derived.replicas(scenario)
-    kept = Kept(0) if kept is None else kept
+    kept = Cache(0) if kept is None else kept
     return kept_slots(scenario.model, plan, job, layout.sampled, dp=dp, framework=derived.software(scenario), kept=kept)
 
 

@@ -13,8 +13,8 @@ from itertools import count
 from typing import Any, TypeVar
 
 from ..binding.collective_policy import CollectivePolicy
+from ..bounded_cache import Cache
 from ..costs.kernels.estimator import PricedKernels
-from ..kept import Kept
 from ..program.layout import Layout
 
 T = TypeVar("T")
@@ -40,11 +40,11 @@ class Session:
     def __init__(self) -> None:
         self._numbers = count()
         self._known: dict[str, list[tuple[Any, int]]] = {}
-        self._prices, self._policies, self._routes = (Kept(MOST_SITES) for _ in range(3))
-        self._layouts, self._short_runs = Kept(MOST_LAYOUTS), Kept(MOST_SHORT_RUNS)
-        self.accounts = Kept(MOST_ACCOUNTS)
+        self._prices, self._policies, self._routes = (Cache(MOST_SITES) for _ in range(3))
+        self._layouts, self._short_runs = Cache(MOST_LAYOUTS), Cache(MOST_SHORT_RUNS)
+        self.accounts = Cache(MOST_ACCOUNTS)
         """Accounts of memory, of the same slots in any order."""
-        self.slots = Kept(MOST_OPERATIONS)
+        self.slots = Cache(MOST_OPERATIONS)
         """The operations of slots."""
 
     def __repr__(self) -> str:
@@ -81,9 +81,9 @@ class Session:
         """The choice of algorithms on a cluster."""
         return self._policies.of(self._number("cluster", cluster), make)
 
-    def routes(self, cluster: Any) -> Kept:
+    def routes(self, cluster: Any) -> Cache:
         """The routes of groups on a cluster."""
-        return self._routes.of(self._number("cluster", cluster), lambda: Kept(MOST_ROUTED_GPUS))
+        return self._routes.of(self._number("cluster", cluster), lambda: Cache(MOST_ROUTED_GPUS))
 
     def short_run(self, scenario: Any, options: tuple[Any, ...], make: Callable[[], T]) -> T:
         """The simulated step of a scenario of few microbatches, and how it was simulated."""

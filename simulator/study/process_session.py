@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from ..kept import Kept
+from ..bounded_cache import Cache
 from ..program.layout import Layout
 from ..simulation.session import Session
 
@@ -24,7 +24,7 @@ class ProcessSession(Session):
 
     def __init__(self) -> None:
         super().__init__()
-        self._orders = Kept(MOST_SLOTS)
+        self._orders = Cache(MOST_SLOTS)
 
     def layout(self, key: tuple[Any, ...], make: Callable[[], Layout]) -> Layout:
         """The order of slots of a schedule for a shape."""

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from simulator.search.weigh import Measured, measured
+from simulator.search.plan_checks import Measured, measured
 from simulator.study.sweep import SIMULATED, Outcome
 
 LOG, TASK_S = "TRAINSIM_COUNTED_LOG", "TRAINSIM_COUNTED_TASK_S"

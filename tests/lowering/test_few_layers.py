@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 
 import simulator as sim
+from simulator.bounded_cache import Cache
 from simulator.frozen import replace
-from simulator.kept import Kept
 from simulator.kernels import Part
 from simulator.lowering import kept_slots
 from simulator.lowering.build import called_by
@@ -51,14 +51,14 @@ def lowered_layers() -> Iterator[list[int]]:
 @settings(max_examples=10)
 @given(scenarios())
 def test_bodies_of_deep_models(of: Scenario) -> None:
-    check_others(deep(of), Kept(1 << 20))
+    check_others(deep(of), Cache(1 << 20))
 
 
 @pytest.mark.slow
 @settings(max_examples=80)
 @given(scenarios())
 def test_bodies_of_deep_models_many_times(of: Scenario) -> None:
-    check_others(deep(of), Kept(1 << 20))
+    check_others(deep(of), Cache(1 << 20))
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -83,7 +83,7 @@ def test_models_of_many_layers_are_lowered_with_few(name: str, framework: str) -
     if name == "ring" and framework == "megatron-lm-2021":
         pytest.skip("context parallelism needs fused attention")
     with lowered_layers() as layers:
-        assert check_others(of, Kept(1 << 20)) >= 5
+        assert check_others(of, Cache(1 << 20)) >= 5
     assert max(layers) <= FEW + 2
 
 
@@ -100,7 +100,7 @@ def test_layers_that_differ_are_all_lowered(other: dict[str, Any]) -> None:
     of = scenario(small_model(40), plan=sim.Plan(pp=4, **other), job=sim.Job(sequence_length=64, global_batch=16))
     assert not are_alike(of.model, of.plan, of.job)
     with lowered_layers() as layers:
-        assert check_others(of, Kept(1 << 20)) >= 5
+        assert check_others(of, Cache(1 << 20)) >= 5
     assert max(layers) == 40
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 
 import simulator as sim
+from simulator.bounded_cache import Cache
 from simulator.config import derived, feasible
 from simulator.errors import UserError
-from simulator.kept import Kept
 from simulator.lowering.kept_slots import kept_slots
 from simulator.lowering.lower import lower_slots
 from simulator.program.layout import Layout
@@ -41,7 +41,7 @@ OTHERS: tuple[dict[str, Any], ...] = (
 """Other pipelines of a plan, and other sharding."""
 
 
-def check(of: Scenario, layout: Layout, kept: Kept) -> None:
+def check(of: Scenario, layout: Layout, kept: Cache) -> None:
     plan, dp = derived.placed(of), derived.replicas(of)
     known = kept_slots(of.model, plan, of.job, layout, dp=dp, framework=of.framework, kept=kept)
     alone = lower_slots(of.model, plan, of.job, layout, dp=dp, framework=of.framework)
@@ -50,7 +50,7 @@ def check(of: Scenario, layout: Layout, kept: Kept) -> None:
         assert one == other
 
 
-def check_others(of: Scenario, kept: Kept) -> int:
+def check_others(of: Scenario, kept: Cache) -> int:
     """Checks the plan of a scenario and plans with other pipelines; returns how many of them are feasible."""
     found = 0
     for other in OTHERS:
@@ -69,21 +69,21 @@ def check_others(of: Scenario, kept: Kept) -> int:
 @settings(max_examples=10)
 @given(scenarios())
 def test_bodies_of_drawn_plans(of: Scenario) -> None:
-    assert check_others(of, Kept(1 << 20)) >= 1
+    assert check_others(of, Cache(1 << 20)) >= 1
 
 
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(scenarios())
 def test_bodies_of_drawn_plans_many_times(of: Scenario) -> None:
-    check_others(of, Kept(1 << 20))
+    check_others(of, Cache(1 << 20))
 
 
 @pytest.mark.slow
 def test_plans_of_a_search_share_bodies() -> None:
     """Plans one after the other, of which most find what they need; how much is kept does not matter."""
     for most in (1 << 20, 300):
-        kept = Kept(most)
+        kept = Cache(most)
         for tp, sharding, recompute in product((1, 2), ("none", "fsdp"), ("none", "full")):
             plan = sim.Plan(tp=tp, pp=4, sharding=sharding, recompute=recompute)  # type: ignore[arg-type]
             of = scenario(small_model(8), small_cluster(4), plan, sim.Job(sequence_length=64, global_batch=64))
@@ -99,7 +99,7 @@ def test_a_work_that_is_known_is_not_lowered_again(monkeypatch: pytest.MonkeyPat
         return lower_slots(*arguments, **options)
 
     monkeypatch.setattr("simulator.lowering.kept_slots.lower_slots", counted)
-    kept = Kept(1 << 20)
+    kept = Cache(1 << 20)
     job, model, cluster = sim.Job(sequence_length=64, global_batch=64), small_model(8), small_cluster(4)
     for schedule, sharding, fewer in (
         ("1f1b", "none", 3), ("gpipe", "none", 0), ("zb-h1", "none", 3), ("zb-h2", "none", 0), ("1f1b", "zero1", 0),

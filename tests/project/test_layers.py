@@ -15,7 +15,7 @@ from .source import Module, modules, refuse
 LAYERS = (
     ("escape",),
     ("errors",),
-    ("units", "kernels", "files", "hashing", "isotonic", "frozen", "kept", "lazy_mapping"),
+    ("units", "kernels", "files", "hashing", "isotonic", "frozen", "bounded_cache", "lazy_mapping"),
     ("fields",),
     ("engine", "hardware", "workload", "program"),
     ("plan", "schedules", "collectives", "metrics", "costs"),

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import simulator as sim
+from simulator.bounded_cache import Cache
 from simulator.config import feasible
 from simulator.config.scenario import Scenario
 from simulator.errors import UserError
-from simulator.kept import Kept
-from simulator.search import weigh
+from simulator.search import plan_checks
 from simulator.search.first_slots import first_slots_bytes
 from simulator.search.search import base_of
 from simulator.search.slot_times import SlotTimes, slot_kinds
@@ -34,7 +34,7 @@ UNKNOWN = ("zb-auto", "optimal")
 def part_known(of: Scenario) -> float:
     """The bytes of the first slots as a part of those that the fullest GPU needs."""
     of = feasible.check(of)
-    least_bytes = first_slots_bytes(of, slot_kinds(of, SlotTimes()), Kept(0))
+    least_bytes = first_slots_bytes(of, slot_kinds(of, SlotTimes()), Cache(0))
     return least_bytes / max(rank.total_bytes for rank in memory_of(of, layout_of(of)))
 
 
@@ -70,11 +70,11 @@ LARGE = {
 def test_a_plan_that_does_not_fit_is_not_ordered(schedule: str, tp: int, chunks: int, least: float) -> None:
     base, one = base_of(LARGE), Choice(tp, 4, 1, 1, 1, schedule, chunks, "zero1", "none", EVEN)
     ordered = mock.Mock(side_effect=AssertionError("ordered"))
-    with mock.patch.object(weigh, "layout_of", ordered):
-        known = weigh.examined(base, one)
-    with mock.patch.object(weigh, "first_slots_bytes", return_value=0):
-        whole = weigh.examined(base, one)
-    assert known.status == whole.status == weigh.OUT_OF_MEMORY
+    with mock.patch.object(plan_checks, "layout_of", ordered):
+        known = plan_checks.examined(base, one)
+    with mock.patch.object(plan_checks, "first_slots_bytes", return_value=0):
+        whole = plan_checks.examined(base, one)
+    assert known.status == whole.status == plan_checks.OUT_OF_MEMORY
     assert least * whole.memory_bytes < known.memory_bytes < whole.memory_bytes
 
 

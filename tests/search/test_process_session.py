@@ -10,7 +10,7 @@ from simulator.config import catalog
 from simulator.costs.kernels.estimator import Estimator
 from simulator.program.layout import lay_out
 from simulator.program.slot import Shape
-from simulator.search import weigh
+from simulator.search import plan_checks
 from simulator.search.search import base_of, choices_of
 from simulator.simulation.session import Session
 from simulator.study import process_session
@@ -28,12 +28,12 @@ SPACE: dict[str, Any] = {
 def test_a_session_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     base = base_of(FRAMEWORK)
     plans = choices_of(base, SPACE)[::3]
-    legal = [plan for plan in plans if weigh.weighed(base, [plan])[0].status == weigh.LEGAL]
+    legal = [plan for plan in plans if plan_checks.weighed(base, [plan])[0].status == plan_checks.LEGAL]
     session = ProcessSession()
-    monkeypatch.setattr(weigh, "of_this_process", lambda: session)
-    shared = [(weigh.examined(base, plan), weigh.measured(base, plan)) for plan in legal]
-    monkeypatch.setattr(weigh, "of_this_process", Session)
-    alone = [(weigh.examined(base, plan), weigh.measured(base, plan)) for plan in legal]
+    monkeypatch.setattr(plan_checks, "of_this_process", lambda: session)
+    shared = [(plan_checks.examined(base, plan), plan_checks.measured(base, plan)) for plan in legal]
+    monkeypatch.setattr(plan_checks, "of_this_process", Session)
+    alone = [(plan_checks.examined(base, plan), plan_checks.measured(base, plan)) for plan in legal]
     assert len(legal) >= 10
     assert shared == alone
 
@@ -45,23 +45,23 @@ def test_plans_of_a_process_share_a_session(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(ProcessSession, "prices", lambda self, *given: made.append(self) or kept(self, *given))
     base = base_of(FRAMEWORK)
     for plan in choices_of(base, {"tp": [1, 2], "pp": [1], "microbatch": [1], "recompute": ["none"]}):
-        weigh.measured(base, plan)
+        plan_checks.measured(base, plan)
     assert len(made) == 2
     assert made[0] is made[1] is process_session.of_this_process()
 
 
 def test_plans_share_the_times_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is asked about them, the time of a kernel is estimated once."""
-    monkeypatch.setattr(weigh, "of_this_process", lambda: session)
+    monkeypatch.setattr(plan_checks, "of_this_process", lambda: session)
     asked: list[object] = []
     estimate = Estimator.estimate
     monkeypatch.setattr(Estimator, "estimate", lambda self, kernel: asked.append(kernel) or estimate(self, kernel))
     base, session = base_of(FRAMEWORK), ProcessSession()
     for plan in choices_of(base, {"tp": [1, 2], "pp": [1, 2], "microbatch": [1], "recompute": ["none"]}):
-        assert weigh.weighed(base, [plan])[0].status == weigh.LEGAL
-        weigh.quick_bounds_ns(base, [plan])
-        weigh.examined(base, plan)
-        weigh.measured(base, plan)
+        assert plan_checks.weighed(base, [plan])[0].status == plan_checks.LEGAL
+        plan_checks.quick_bounds_ns(base, [plan])
+        plan_checks.examined(base, plan)
+        plan_checks.measured(base, plan)
     assert len(asked) == len(set(asked)) > 20
 
 

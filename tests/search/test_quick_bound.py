@@ -17,9 +17,9 @@ from simulator.errors import SimulatorError, UserError
 from simulator.frozen import replace
 from simulator.program.layout import lay_out
 from simulator.program.slot import Shape, slots_of
+from simulator.search.plan_checks import quick_bound_of
 from simulator.search.slot_rows import Sample
 from simulator.search.slot_times import TRIED, SlotTimes, kinds_at, plan_slots
-from simulator.search.weigh import quick_bound_of
 from simulator.simulation.memory_check import slots_of as slots_of_plan
 from simulator.simulation.simulate import layout_of, program_of, simulate_scenario, site_of
 

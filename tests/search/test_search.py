@@ -14,10 +14,10 @@ from simulator.config import catalog, derived, feasible
 from simulator.errors import UserError
 from simulator.search.best_first import LEFT_OUT, SIMULATED, search_of
 from simulator.search.choice_scenario import Base, scenario_of
+from simulator.search.plan_checks import LEGAL, Measured, measured, weighed
 from simulator.search.search import Found, aim_of, base_of, choices_of, found_of
 from simulator.search.slot_times import SlotTimes, plan_slots
 from simulator.search.space import Choice, Space, choices, space_of
-from simulator.search.weigh import LEGAL, Measured, measured, weighed
 from simulator.simulation.simulate import site_of
 
 from ..commandline import SMALL

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 import simulator as sim
-from simulator.kept import Kept
+from simulator.bounded_cache import Cache
 from simulator.simulation import choose_engine
 from simulator.simulation.simulate import simulate_scenario
 
@@ -69,7 +69,7 @@ def test_one_account_of_memory_serves_any_number_of_microbatches() -> None:
 
 
 def test_kept_values_are_bounded_and_the_oldest_go_first() -> None:
-    kept: Kept = Kept(3)
+    kept: Cache = Cache(3)
     made: list[int] = []
 
     def value(key: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Kept:
+class Cache:
     """Values by key, each with a weight; their total weight is at most `most`. A value is never changed once it is kept."""
 
     def __init__(self, most: int) -> None:
