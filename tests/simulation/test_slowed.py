@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulator.binding.parts_taken import Occupancy
 
 import simulator as sim
+from simulator.binding.gpu_occupancy import Occupancy
 from simulator.config import feasible
 from simulator.engine.task import CORES, FULL_SPEED, LEAST_SPEED, MEMORY
 from simulator.errors import UserError
