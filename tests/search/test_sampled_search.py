@@ -40,14 +40,14 @@ def sampled(seed: int, budget: int, top: int = 1) -> SampledSearch:
 @pytest.mark.slow
 def test_the_best_plan_is_found_most_of_the_time() -> None:
     base = base_of(FRAMEWORK)
-    every = search_of(base, aim_of("step_time", 1), choices_of(base, SPACE))
+    every = search_of(base, aim_of("step_time", 2), choices_of(base, SPACE))
     every.run(Workers(1), lambda text: None)
-    budget, quickest_s = 12, every.best[0][0][0]
+    budget, (quickest_s, second_s) = 12, [values[0] for values, *_ in every.best]
     found = [sampled(seed, budget) for seed in range(5)]
     times = [one.best[0][0][0] for one in found]
     assert min(times) == quickest_s
     assert sum(time_s == quickest_s for time_s in times) >= 3
-    assert max(times) < 1.1 * quickest_s
+    assert max(times) <= second_s
     assert all(len(one.plans) < len(every.plans) / 2 for one in found)
 
 
