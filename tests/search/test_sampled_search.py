@@ -42,7 +42,7 @@ def test_the_best_plan_is_found_most_of_the_time() -> None:
     base = base_of(FRAMEWORK)
     every = search_of(base, aim_of("step_time", 2), choices_of(base, SPACE))
     every.run(Workers(1), lambda text: None)
-    budget, (quickest_s, second_s) = 12, [values[0] for values, *_ in every.best]
+    budget, (quickest_s, second_s, *_) = 12, sorted(values[0] for values, *_ in every.best)
     found = [sampled(seed, budget) for seed in range(5)]
     times = [one.best[0][0][0] for one in found]
     assert min(times) == quickest_s
