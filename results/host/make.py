@@ -99,7 +99,7 @@ def launches_of_layer(profile: str, recompute: str) -> int:
             "vocab": 51200,
         }
         model |= {"gated_mlp": False, "bias": True, "positions": "learned", "max_sequence_length": 1024}
-        cluster: dict[str, Any] = {"gpu": "a100-80gb", "gpus_per_node": 1, "nodes": 1, "intra_node": "NVSwitch 300 GB/s"}
+        cluster: dict[str, Any] = {"gpu": "a100-80gb", "gpus_per_node": 1, "nodes": 1}
         job: dict[str, Any] = {"sequence_length": 1024, "global_batch": 1, "microbatch_size": 1, "dtype": "fp16"}
         return launches({"model": model, "cluster": cluster, "plan": {"recompute": recompute}, "job": job}, profile)
 
