@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -25,6 +25,7 @@ from simulator.costs.kernels.power import BOARD_SPREAD
 from simulator.files import atomic
 from simulator.measurements.published_runs import rows_of
 from simulator.measurements.training_rows import scenario_of
+from simulator.study.kernel_time import kernel
 from simulator.validate import training
 from simulator.validate.report import Report, compare_rows
 
@@ -35,9 +36,9 @@ SQUARE = "fwd bf16 m=8192 n=8192 k=8192"
 STREAMING = {"copy": 4.0, "adam": 28.0}
 """Bytes per element of loads that only move data."""
 SLOWED = 0.05
-"""Least share by which a load of arithmetic takes longer sustained than in a burst, on both boards, to tell their spread."""
-PAIR = 2 / math.sqrt(math.pi)
-"""Expected difference of two normal values, in standard deviations."""
+"""Least share by which a GEMM takes longer sustained than in a burst, on both boards, to tell their spread."""
+FOUR = 2 * math.sqrt(2 / math.pi)
+"""Expected size of the difference of two differences of normal values, in their standard deviations."""
 LEAST_S = 0.1
 """Shortest step that tells the factor on arithmetic; shorter ones wait for their host."""
 INTRODUCTION = """# Kernels, clocks, power and steps on an H200 and an H100
@@ -118,19 +119,42 @@ def energies(of: pd.DataFrame) -> Iterator[str]:
         yield f"| {row.load} | {row.detail} | {energy} |"
 
 
-def boards(first: pd.DataFrame, second: pd.DataFrame) -> Iterator[str]:
-    """What the limit of power costs two boards of one chip, load by load, and the spread among boards that this says."""
-    keys = ["load", "detail"]
-    both = pd.merge(*(of[(of.share == 1) & (of.us > 0)] for of in (first, second)), on=keys, suffixes=("_one", "_other"))
-    arithmetic = both.load.isin(["gemm", "attention_fwd", "attention_bwd"]) & ~both.detail.str.contains("zeros")
-    longer = pd.DataFrame({name: both[f"us_{name}"] / both[f"burst_us_{name}"] - 1 for name in ("one", "other")})[arithmetic]
-    longer = longer[longer.min(axis=1) > SLOWED]
-    one, other = longer.one.mean(), longer.other.mean()
-    spread = abs(one - other) / PAIR / fmean([one, other])
-    yield f"The {len(longer)} loads of arithmetic that take over {SLOWED:.0%} longer sustained on both boards take {one:.1%}"
-    yield f"longer on one and {other:.1%} longer on the other, in the mean. If what the limit costs a board is a normal value,"
-    yield f"its standard deviation is {spread:.2f} of its mean by this one difference; in use are {BOARD_SPREAD} (power.py)."
-    yield "Two boards tell a deviation badly: it may be half of that, or several times that. They also differ in their memory."
+def limited(of: pd.DataFrame) -> pd.DataFrame:
+    """The GEMMs on random values that run all the time, and the share by which each takes longer sustained than in a burst."""
+    own = of[(of.share == 1) & (of.load == "gemm") & ~of.detail.str.contains("zeros")]
+    return pd.DataFrame({"detail": own.detail, "longer": own.us / own.burst_us - 1})
+
+
+def longer_by_fit(gpu: str, detail: str) -> float:
+    """The share by which a GEMM takes longer sustained than in a burst by the fit of a GPU, which is from boards of others."""
+    _, dtype, *sizes = detail.split()
+    m, n, k = (int(size.partition("=")[2]) for size in sizes)
+    found = kernel("gemm", gpu, dtype, m=m, n=n, k=k)
+    return found.sustained_us / found.burst_us - 1
+
+
+def boards(folders: Sequence[Path]) -> Iterator[str]:
+    """What the limit of power costs our boards and those of the public tables, and the spread among boards that this says.
+
+    Products may differ: their ratio, on our boards over those of the tables, tells boards apart from products, and from how a
+    burst is measured.
+    """
+    both = pd.merge(*map(limited, map(loads, folders)), on="detail", suffixes=("_one", "_other"))
+    both = both[both[["longer_one", "longer_other"]].min(axis=1) > SLOWED]
+    ratios = []
+    yield f"The limit of power costs each of the {len(both)} GEMMs on random values that take over {SLOWED:.0%} longer sustained than"
+    yield "in a burst on both of our boards, in the mean:\n"
+    yield "| GPU | our board | boards of the public tables, by the fit | ratio |"
+    yield "|---|---|---|---|"
+    for folder, longer in zip(folders, (both.longer_one, both.longer_other), strict=True):
+        name = folder.name.partition("-")[0]
+        by_fit = fmean(longer_by_fit(name, detail) for detail in both.detail)
+        ratios.append(longer.mean() / by_fit)
+        yield f"| {name} | {longer.mean():.1%} | {by_fit:.1%} | {ratios[-1]:.2f} |"
+    spread = abs(math.log(ratios[0] / ratios[1])) / FOUR
+    yield f"\nWhat products and ways to measure a burst have in common is not in the ratio of the ratios. If what the limit costs a board is"
+    yield f"a normal value, the standard deviation is {spread:.2f} of its mean by this one number; in use is {BOARD_SPREAD} (power.py). One"
+    yield "number tells a deviation badly: it may be half of that, or several times that."
 
 
 def predicted(calibration: str) -> Report:
@@ -196,7 +220,7 @@ def main() -> None:
         lines += ["\n### A GEMM that runs for a share of the time\n", *shares(of), "\n### Energy\n", *energies(of)]
     alone = predicted("kernels")
     constant = factor(alone, predicted("steps"))
-    lines += ["\n## Two boards of one chip\n", *boards(*map(loads, folders)), "\n## Steps\n", *steps(alone)]
+    lines += ["\n## Boards of one chip\n", *boards(folders), "\n## Steps\n", *steps(alone)]
     lines += [f"\nWith all arithmetic {constant.value} times as long half of the steps of {LEAST_S:g} s and more come out fast."]
     picture(folders)
     texts = {HERE / "report.md": "\n".join(lines) + "\n", catalog.folder("clusters") / FILE: text_with(constant)}

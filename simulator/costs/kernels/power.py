@@ -39,9 +39,9 @@ THROTTLE_SIGMA = 0.5
 """Relative standard error of the excess of kernels over their times in a burst. Two libraries that run the same GEMMs in 16 bits
 on one board, each fitted alone, differ by half the logarithm of 1.6 (B200) to 4.5 (GB300): 0.5 is their root mean square."""
 
-BOARD_SPREAD = 0.28
-"""Relative standard deviation, among boards of one chip, of the time that their power limit adds to arithmetic. From only two
-boards (results/calibration): endless loops of GEMMs and attention take 12.5% longer than bursts on one, and 9.1% on the other."""
+BOARD_SPREAD = 0.14
+"""Relative standard deviation, among boards of one product, of the time that their power limit adds to arithmetic. From four
+boards of two products, ours and those of public tables (results/calibration), which tell it badly."""
 
 PJ_PER_FLOP: Mapping[str, Mapping[str, float]] = {
     "ampere": {"bf16": 1.2},
