@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -37,6 +38,9 @@ STREAMING = {"copy": 4.0, "adam": 28.0}
 """Bytes per element of loads that only move data."""
 SLOWED = 0.05
 """Least share by which a GEMM takes longer sustained than in a burst, on both boards, to tell their spread."""
+WIDTH = 126
+DIP_MS = 850.0
+"""When the clock falls for the first time, after the start of a load."""
 FOUR = 2 * math.sqrt(2 / math.pi)
 """Expected size of the difference of two differences of normal values, in their standard deviations."""
 LEAST_S = 0.1
@@ -125,6 +129,25 @@ def limited(of: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"detail": own.detail, "longer": own.us / own.burst_us - 1})
 
 
+def dips(folder: Path) -> Iterator[str]:
+    """How far the clock falls once a second, below where it settles: the longest window of each second over the median one."""
+    table, found = pd.read_csv(folder / "sustained.csv"), []
+    chosen = (table.share == 1) & table.load.isin(["gemm", "layer"]) & ~table.detail.str.contains("zeros")
+    for _, rows in table[chosen].groupby(["load", "detail"]):
+        settled_us = rows.time_us[rows.at_ms >= SETTLED_MS].median()
+        if settled_us / rows.time_us.iloc[0] > 1 + SLOWED:
+            second = ((rows.at_ms - DIP_MS + SETTLED_MS / 2) // SETTLED_MS).astype(int)
+            found.append(rows.time_us.groupby(second).max().loc[[0, 1]] / settled_us - 1)
+    first, later = (median(one[second] for one in found) for second in (0, 1))
+    yield "\n" + fill(
+        f"The {len(found)} loads of GEMMs and of a layer that slow down do so more for some tenths of a second, once a second, "
+        f"at {DIP_MS / 1e3:.2f} s and {1 + DIP_MS / 1e3:.2f} s after their start: by up to {first:.0%} the first time and "
+        f"{later:.0%} the second time, in the median. Loads of 2.5 s do not say what is left of that after minutes, or under a "
+        "load that changes.",
+        WIDTH,
+    )
+
+
 def longer_by_fit(gpu: str, detail: str) -> float:
     """The share by which a GEMM takes longer sustained than in a burst by the fit of a GPU, which is from boards of others."""
     _, dtype, *sizes = detail.split()
@@ -142,8 +165,12 @@ def boards(folders: Sequence[Path]) -> Iterator[str]:
     both = pd.merge(*map(limited, map(loads, folders)), on="detail", suffixes=("_one", "_other"))
     both = both[both[["longer_one", "longer_other"]].min(axis=1) > SLOWED]
     ratios = []
-    yield f"The limit of power costs each of the {len(both)} GEMMs on random values that take over {SLOWED:.0%} longer sustained than"
-    yield "in a burst on both of our boards, in the mean:\n"
+    yield fill(
+        f"What the limit of power costs the {len(both)} GEMMs on random values that take over {SLOWED:.0%} longer sustained than "
+        "in a burst on both of our boards, in the mean:",
+        WIDTH,
+    )
+    yield ""
     yield "| GPU | our board | boards of the public tables, by the fit | ratio |"
     yield "|---|---|---|---|"
     for folder, longer in zip(folders, (both.longer_one, both.longer_other), strict=True):
@@ -152,9 +179,12 @@ def boards(folders: Sequence[Path]) -> Iterator[str]:
         ratios.append(longer.mean() / by_fit)
         yield f"| {name} | {longer.mean():.1%} | {by_fit:.1%} | {ratios[-1]:.2f} |"
     spread = abs(math.log(ratios[0] / ratios[1])) / FOUR
-    yield f"\nWhat products and ways to measure a burst have in common is not in the ratio of the ratios. If what the limit costs a board is"
-    yield f"a normal value, the standard deviation is {spread:.2f} of its mean by this one number; in use is {BOARD_SPREAD} (power.py). One"
-    yield "number tells a deviation badly: it may be half of that, or several times that."
+    yield "\n" + fill(
+        "What products and ways to measure a burst have in common is not in the ratio of the ratios. If what the limit costs a "
+        f"board is a normal value, its standard deviation is {spread:.2f} of its mean by this one number; in use is "
+        f"{BOARD_SPREAD} (power.py). One number tells a deviation badly: it may be half of that, or several times that.",
+        WIDTH,
+    )
 
 
 def predicted(calibration: str) -> Report:
@@ -217,6 +247,7 @@ def main() -> None:
         of = loads(folder)
         fit_survey(folder, 0)
         lines += [f"\n## {machine(folder)}\n", "### In a burst and sustained\n", *sustained(of)]
+        lines += dips(folder)
         lines += ["\n### A GEMM that runs for a share of the time\n", *shares(of), "\n### Energy\n", *energies(of)]
     alone = predicted("kernels")
     constant = factor(alone, predicted("steps"))
