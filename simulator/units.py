@@ -167,7 +167,8 @@ def _bare(unit: str) -> str:
 
 def ns(seconds: float | Fraction) -> Nanoseconds:
     """Seconds rounded to the nearest whole nanosecond, half a nanosecond up."""
-    return Nanoseconds(math.floor(Fraction(seconds) * NS_PER_S + Fraction(1, 2)))
+    number, of = seconds.as_integer_ratio()
+    return Nanoseconds((2 * number * NS_PER_S + of) // (2 * of))
 
 
 def seconds(nanoseconds: int | float) -> float:

@@ -102,24 +102,24 @@ class LinkSharers:
         """(template, main lane) -> the order of its rows, once asked for."""
 
     def exclusive(self, rank: int, main: int, shared: Array) -> Array:
-        """The rows of a rank, among those whose links are `shared`, that never run beside turns of others on these links.
+        """For each of the `shared` rows of a rank, whose links others use too, whether it never runs beside turns of them.
 
-        They are turns of communicators that have this rank's class as their only member. So the common member is of this class
-        too, and is a member of all other communicators on the links.
+        Such rows are turns of communicators that have this rank's class as their only member. So the common member is of this
+        class too, and is a member of all other communicators on the links.
         """
         skeleton, number = self.skeleton, int(self.skeleton.program[rank])
         template, own = skeleton.templates[number], skeleton.slots[:, rank]
-        found = np.zeros(len(template), dtype=bool)
-        for slot in distinct(template.slot[shared]).tolist():
+        found, slot_of = np.zeros(len(shared), dtype=bool), template.slot[shared]
+        for slot in distinct(slot_of).tolist():
             if not self.has_common_members[own[slot]]:
                 continue
             if (number, main) not in self.precedences:
                 self.precedences[number, main] = Precedence.of(template, main)
-            rows, order = np.flatnonzero(shared & (template.slot == slot)), self.precedences[number, main]
+            at, order = np.flatnonzero(slot_of == slot), self.precedences[number, main]
             for other in self._sharers(own, slot):
-                if len(rows):
-                    rows = rows[order.never_together(rows, template.rows_of(other))]
-            found[rows] = True
+                if len(at):
+                    at = at[order.never_together(shared[at], template.rows_of(other))]
+            found[at] = True
         return found
 
     def _sharers(self, own: Array, slot: int) -> list[int]:

@@ -164,10 +164,11 @@ def _turns_ns(ranks: Folded, fixed_ns: Array, shares: Array) -> list[Array]:
     sharers = LinkSharers(skeleton, ranks.have_common_member()) if shares.any() else None
     for rank, number in enumerate(skeleton.program.tolist()):
         template = skeleton.templates[number]
-        charged = skeleton.slots[template.slot, rank], template.charge
-        ns = np.where(template.slot < 0, 0, fixed_ns[charged])
-        if sharers and (shared := (template.slot >= 0) & shares[charged]).any():
-            ns[shared & ~sharers.exclusive(rank, template.main, shared)] = OPEN
+        turns, ns = template.turns, np.zeros(len(template), dtype=np.int64)
+        charged = skeleton.slots[template.slot[turns], rank], template.charge[turns]
+        ns[turns] = fixed_ns[charged]
+        if sharers and len(rows := turns[shares[charged]]):
+            ns[rows] = np.where(sharers.exclusive(rank, template.main, rows), ns[rows], OPEN)
         found.append(ns)
     return found
 

@@ -102,6 +102,11 @@ class Template:
         """The rows of own work of the rank."""
         return np.flatnonzero(self.slot < 0)
 
+    @cached_property
+    def turns(self) -> Array:
+        """The rows that are turns of communicators."""
+        return np.flatnonzero(self.slot >= 0)
+
     def rows_of(self, slot: int) -> Array:
         return np.flatnonzero(self.slot == slot)
 

@@ -145,8 +145,9 @@ class Observation:
         once: Array = self.counts(labels.iteration).astype(np.int64)
         if not self.repeats:
             return [once]
-        steps = self.repeats.steps[int(self.timeline.skeleton.program[which])]
-        return [once, np.where(np.isin(labels.step, steps), once, 0)]
+        is_repeated = np.zeros(len(labels.steps), dtype=bool)
+        is_repeated[self.repeats.steps[int(self.timeline.skeleton.program[which])]] = True
+        return [once, np.where(is_repeated[labels.step], once, 0)]
 
 
 def observe(

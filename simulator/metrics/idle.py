@@ -360,7 +360,7 @@ def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinat
     changes = facts.transfer | (first_state != DIRECTLY)
     start = np.append(start, np.iinfo(np.int64).min)  # the last entry is for walks without a task, which end there
     which, low, high, task, via = gaps.T.copy()
-    found, normed = [(np.zeros(0, dtype=np.int64),) * 5], True
+    found, normed, final = [(np.zeros(0, dtype=np.int64),) * 5], True, False
     while len(which):
         if normed:
             held = np.flatnonzero((via == NORM) & (task >= 0))
@@ -368,16 +368,17 @@ def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinat
             via[held] = np.where(coordinate[which[held]] == facts.coordinate[task[held]], facts.dp, STAGE)
             normed = NORM in via
         begins = np.maximum(low, start[task])
-        found.append((which, task, begins, high, via.copy()))
+        found.append((which, task, begins, high, via if final else via.copy()))
         high = np.minimum(high, begins)
         goes_on = high > low
         if np.count_nonzero(goes_on) < len(which):
             which, low, high, task, via = (column[goes_on] for column in (which, low, high, task, via))
-        if np.count_nonzero(changes[task]):
+        if not final and np.count_nonzero(changes[task]):
             directly = np.flatnonzero(via == DIRECTLY)
             via[directly] = first_state[task[directly]]
             via[facts.transfer[task] & (via != facts.dp)] = STAGE
             normed = NORM in via
+            final = bool(((via == STAGE) | (via == facts.dp)).all())  # no walk leaves these states
         task = latest[task]
     walked = [np.concatenate(column) for column in zip(*found, strict=True)]
     passes = walked[3] > walked[2]

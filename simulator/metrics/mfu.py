@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import Observation
+from ..program.labels import Labels
+from . import Array, Observation
 
 SCALES = "rate"
 CONVENTION = "full"
@@ -36,12 +37,16 @@ def measure(observed: Observation) -> Utilisation:
 
 def _executed_flop(observed: Observation) -> list[int]:
     """Executed flop of all ranks, of the timeline as it is and of the part that is repeated, if there is one."""
-    found, skeleton = [0] * (1 + bool(observed.repeats)), observed.timeline.skeleton
+    skeleton, multiplicity = observed.timeline.skeleton, observed.timeline.multiplicity
     alike: dict[tuple[int, int], list[int]] = {}
     for which, work in enumerate(zip(skeleton.program.tolist(), skeleton.variants.tolist(), strict=True)):
         alike.setdefault(work, []).append(which)
+    of_ops: dict[tuple[int, int], tuple[Labels, list[Array]]] = {}  # the operations of all roles are mostly the same
     for (_, variant), classes in alike.items():
-        ranks = int(observed.timeline.multiplicity[classes].sum())
-        for part, calls in enumerate(observed.calls_in_parts(classes[0])):
-            found[part] += ranks * observed.labels[classes[0]].total_flop(variant, calls)
-    return found
+        labels = observed.labels[classes[0]]
+        ranks = multiplicity[classes].sum()
+        runs = [ranks * labels.calls_of_ops(calls) for calls in observed.calls_in_parts(classes[0])]
+        _, others = of_ops.get((id(labels.ops), variant), (labels, [0] * len(runs)))
+        of_ops[id(labels.ops), variant] = labels, [one + other for one, other in zip(runs, others, strict=True)]
+    parts = [[labels.total_flop(variant, each) for each in runs] for (_, variant), (labels, runs) in of_ops.items()]
+    return [sum(part) for part in zip(*parts, strict=True)]

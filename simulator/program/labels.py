@@ -122,11 +122,15 @@ class Labels:
         used = np.bincount(self.op, minlength=len(self.ops)) > 0
         return tuple(self.ops[op] for op in np.flatnonzero(used).tolist()), (np.cumsum(used) - 1)[self.op]
 
+    def calls_of_ops(self, calls: Array) -> Array:
+        """How often each of `ops` runs, from the numbers of `calls` of the rows."""
+        found: Array = np.bincount(self.op, calls, minlength=len(self.ops)).astype(np.int64)
+        return found
+
     def total_flop(self, variant: int, calls: Array) -> int:
-        """Flop of the rows times their numbers of `calls`, by the `full` convention, on ranks of a variant."""
+        """Flop of `ops` times their numbers of `calls`, by the `full` convention, on ranks of a variant."""
         of_op = self._column(variant, lambda: [op.flop_of(variant) if isinstance(op, Compute) else 0 for op in self.ops])
-        rows = np.bincount(self.op, calls, minlength=len(self.ops)).astype(np.int64)
-        return sum(n * of_op[at] for at, n in zip(np.flatnonzero(rows).tolist(), rows[rows > 0].tolist(), strict=True))
+        return sum(n * of_op[at] for at, n in zip(np.flatnonzero(calls).tolist(), calls[calls > 0].tolist(), strict=True))
 
     def flop_of(self, variant: int = 0) -> Array:
         """Flop of each row by the `full` convention, on ranks of a variant of the program; 0 for rows other than compute."""

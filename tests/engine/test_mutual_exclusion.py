@@ -111,7 +111,7 @@ def test_links_without_a_common_member_keep_turns_open() -> None:
     of = bound(scenario(plan=sim.Plan(tp=2, dp=8), cluster=small_cluster(4), job=sim.Job(64, 64)), None)
     skeleton = folded(of.skeleton).skeleton
     main = of.labels[0].lanes.index("compute")
-    turns = skeleton.templates[0].slot >= 0
+    turns = skeleton.templates[0].turns
     joint = np.ones(len(skeleton.link_profile), dtype=bool)
     assert LinkSharers(skeleton, joint).exclusive(0, main, turns).any()
-    assert not LinkSharers(skeleton, ~joint).exclusive(0, main, turns)[skeleton.templates[0].slot == 0].any()
+    assert not LinkSharers(skeleton, ~joint).exclusive(0, main, turns)[skeleton.templates[0].slot[turns] == 0].any()
