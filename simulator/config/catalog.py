@@ -165,7 +165,7 @@ def headline(path: Path) -> str:
 
 WORD = re.compile(r"[a-z0-9]+")
 NOISE = re.compile(
-    r"nvidia|amd|tesla|instinct|quadro|sxm\d?|oam|nvl\d+|hbm\w*|gpu|server|workstation|edition|bse|blackwell|unspecified"
+    r"nvidia|amd|tesla|instinct|quadro|geforce|rtx|sxm\d?|oam|nvl\d+|hbm\w*|gpu|server|workstation|edition|bse|blackwell|unspecified"
 )
 """Words that do not distinguish chips: "BSE" is the Blackwell Server Edition, and "NVL72" is a rack of the same modules. "NVL"
 alone is a separate board with other memory and less power."""

@@ -37,17 +37,22 @@ from .measured_cluster import word
 
 COLUMNS = (
     "model_name", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "gated_mlp", "vocab", "seq_len", "num_experts",
-    "moe_topk", "moe_ffn_hidden", "gpu_model", "gpus", "gpus_per_node", "inter_node", "nvlink_domain", "nvlink_oneway_GBps",
-    "nic_gbit_per_node", "dtype", "tp", "sp", "pp", "vpp", "schedule", "cp", "ep", "dp", "sharding", "micro_batch",
-    "global_batch", "recompute", "framework_profile", "framework_date", "facts", "scenario",
+    "moe_topk", "moe_ffn_hidden", "gpu", "gpu_model", "gpus", "gpus_per_node", "inter_node", "nvlink_domain",
+    "nvlink_oneway_GBps", "nic_gbit_per_node", "dtype", "tp", "sp", "pp", "vpp", "schedule", "cp", "ep", "dp", "sharding",
+    "micro_batch", "global_batch", "recompute", "framework_profile", "framework_date", "facts", "scenario",
 )  # fmt: skip
 """Columns that describe a run."""
 USUAL_VOCAB, USUAL_CHUNKS, USUAL_GPUS_PER_NODE = 51_200, 2, 8
 SEQUENCE_PARALLEL_SINCE, BF16_SINCE = "2023", "2022"
 WITHOUT_BF16 = ("p4", "p100", "t4", "v100")
-NIC_GBIT = {"a100": 200, "a800": 200}
+NIC_GBIT = {"v100": 100, "a100": 200, "a800": 200}
 USUAL_NIC_GBIT = 400
 """Rate of the NIC that a GPU usually has."""
+NVLINK_GBPS = {
+    "v100": 150, "a100": 300, "a800": 200, "h100": 450, "h800": 200, "h20": 450, "h200": 450, "gh200": 450, "b200": 900,
+    "b300": 900, "gb200": 900, "gb300": 900,
+}  # fmt: skip
+"""Rate of the NVLinks that modules of a GPU usually have, in one direction."""
 SIZES = {
     **{name: name for name in ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab")}, "experts": "num_experts",
     "experts_per_token": "moe_topk", "expert_ffn_hidden": "moe_ffn_hidden",
@@ -189,8 +194,8 @@ def _words(name: str) -> set[str]:
 
 
 def gpu_of(row: Row) -> str:
-    """The name of the GPU of a row in the catalog."""
-    name = catalog.plain(row["gpu_model"])
+    """The name of the GPU of a row in the catalog: the model, or else what the source calls it."""
+    name = catalog.plain(row["gpu_model"].strip() or row.get("gpu", ""))
     return name if name in catalog.files("gpus") else gpu_named(name)
 
 
@@ -200,14 +205,23 @@ def cluster_of(row: Row) -> dict[str, Any]:
     if gpus > MOST_GPUS:
         raise UserError(f"gpus: {gpus} are more than one simulation takes")
     per_node = _count(row, "gpus_per_node", min(gpus, USUAL_GPUS_PER_NODE))
-    domain, rate = _count(row, "nvlink_domain", per_node), number(row["nvlink_oneway_GBps"])
-    if not rate > 0:
-        raise UserError(f"nvlink_oneway_GBps: {shown(row['nvlink_oneway_GBps'])} is not a positive number")
+    domain, rate = _count(row, "nvlink_domain", per_node), _nvlink_gbps(row, gpu)
     domains = next(n for n in range(-(-gpus // domain), gpus + 1) if gpus % n == 0)
     cluster = {"gpu": gpu, "gpus_per_node": gpus // domains, "nodes": domains, "intra_node": f"NVSwitch {rate:g} GB/s"}
     if domains == 1:
         return cluster
     return {**cluster, "shape": "rail-optimized", "nodes_per_pod": domains, **_network(row, gpus // domains, per_node)}
+
+
+def _nvlink_gbps(row: Row, gpu: str) -> float:
+    """The rate of the NVLinks of a GPU in one direction; that of its modules where the row says nothing."""
+    said, chip = row["nvlink_oneway_GBps"], gpu.partition("-")[0]
+    if not said.strip() and (chip not in NVLINK_GBPS or "pcie" in gpu):
+        raise UserError(f"nvlink_oneway_GBps: blank, and no usual rate of {gpu} is known")
+    rate = number(said) if said.strip() else float(NVLINK_GBPS[chip])
+    if not rate > 0:
+        raise UserError(f"nvlink_oneway_GBps: {shown(said)} is not a positive number")
+    return rate
 
 
 def host_of(row: Row) -> dict[str, Any]:

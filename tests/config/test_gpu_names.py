@@ -22,6 +22,10 @@ SPELLINGS = [
     ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
     ("a40-pcie", "a40"),
     ("GH200", "gh200-96gb"),
+    ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+    ("NVIDIA RTX A6000", "a6000"),
+    ("AMD Instinct MI250X", "mi250x"),
+    ("V100-SXM2-16GB", "v100-16gb"),
 ]
 
 
@@ -33,10 +37,10 @@ def test_every_command_knows_a_gpu_by_all_its_names(words: str, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    "words, near", [("A100", "a100-40gb or a100-80gb"), ("V100-SXM2-16GB", "v100-32gb"), ("A100-PCIE", "a100-pcie-40gb or")]
+    "words, near", [("A100", "a100-40gb or a100-80gb"), ("V100", "v100-16gb or v100-32gb"), ("A100-PCIE", "a100-pcie-40gb or")]
 )
 def test_a_run_takes_no_gpu_of_other_memory_than_was_said(words: str, near: str) -> None:
-    """The kernels of a V100 are those of a V100; its memory is not."""
+    """The kernels of one V100 are those of another; its memory is not."""
     assert gpu_named(words).startswith(near[:4])
     with pytest.raises(UserError) as refused:
         sim.cluster("dgx-h100", gpu=words)

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.config import shipped_fits
+from simulator.config import catalog, shipped_fits
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s
 from simulator.costs.kernels.estimator import Estimator, Options
 from simulator.costs.kernels.experts import moe_s
 from simulator.costs.kernels.family import BURST, SUSTAINED, Estimate
+from simulator.costs.kernels.fit_choice import best_fit_for
 from simulator.costs.kernels.gemm import GemmConstants, gemm_s
 from simulator.costs.kernels.gpu_model import machine
+from simulator.costs.kernels.power import reaches_limit
 from simulator.hardware.gpu import PEAK_OF
 from simulator.kernels import Attention, Gemm, Part, Rowwise, Shape
 
@@ -70,6 +72,18 @@ def test_t21_2_the_asymptote_adds_the_whole_slowdown() -> None:
     a = replace(AttentionConstants(), launch_us=0.0, cover=50.0)
     plain, slow = (attention_s(replace(a, throttle=x), H100, Heads(8, 8192, 32, 32, 128), launches=SUSTAINED) for x in (0.0, 0.1))
     assert slow == pytest.approx(1.1 * plain)
+
+
+def test_t21_2_a_limit_that_is_never_reached_slows_nothing() -> None:
+    """At its peak an H20 draws 122 W idle and 148 TFLOP/s times 0.79 pJ, 239 of 400 W; at a limit of 200 W its clock falls."""
+    h20 = shipped_fits.gpu("h20")
+    assert reaches_limit(h20) is False
+    assert [name for name in catalog.files("gpus") if not reaches_limit(shipped_fits.gpu(name))] == ["h20"]
+    for gpu, slows in ((h20, False), (replace(h20, tdp_w=200.0), True)):
+        fit = best_fit_for(gpu, shipped_fits.shipped(), "gemm", "bf16").fit
+        assert (fit.constants.throttle > 0, fit.constants.power > 0) == (slows, slows)
+    assert took_s(GEMM, SUSTAINED, "h20") == took_s(GEMM, BURST, "h20")
+    assert took_s(CAUSAL, SUSTAINED, "h20") == took_s(CAUSAL, BURST, "h20")
 
 
 @pytest.mark.parametrize("gpu", ["a100-80gb", "h100", "b200", "l40s"])

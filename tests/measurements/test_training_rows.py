@@ -87,6 +87,23 @@ def test_nvlink_domains_are_the_nodes_of_the_cluster(cells: dict[str, object], n
 
 
 @pytest.mark.parametrize(
+    ("words", "gpu", "gb_per_s", "nic_gbit"),
+    [("NVIDIA H20", "h20", 450, 400), ("V100-SXM2-16GB", "v100-16gb", 150, 100), ("A100-SXM4-80GB", "a100-80gb", 300, 200)],
+)
+def test_what_a_row_leaves_out_is_usual_for_its_gpu(words: str, gpu: str, gb_per_s: int, nic_gbit: int) -> None:
+    cluster = part("cluster", gpu=words, gpu_model="", nvlink_oneway_GBps="")
+    assert (cluster["gpu"], cluster["intra_node"]) == (gpu, f"NVSwitch {gb_per_s} GB/s")
+    assert cluster["inter_node"] == f"8x{nic_gbit} Gbit/s"
+    assert part("cluster", gpu="H100", gpu_model=gpu, nvlink_oneway_GBps="")["gpu"] == gpu
+
+
+@pytest.mark.parametrize("gpu", ["l40s", "a100-pcie-80gb", "mi300x"])
+def test_no_nvlink_is_usual_for_cards(gpu: str) -> None:
+    with pytest.raises(UserError, match=f"blank, and no usual rate of {gpu}"):
+        part("cluster", gpu_model=gpu, nvlink_oneway_GBps="")
+
+
+@pytest.mark.parametrize(
     ("cells", "expected"),
     [
         ({"schedule": "none", "pp": 1}, {"pp": 1}),
@@ -231,7 +248,7 @@ def test_facts_without_a_field_are_noted() -> None:
         ({"gpus": "many"}, "gpus: 'many' is not a count"),
         ({"gpus": 2**40}, f"gpus: {2**40} are more than one simulation takes"),
         ({"gpu_model": "abacus"}, "no GPU 'abacus'"),
-        ({"nvlink_oneway_GBps": ""}, "nvlink_oneway_GBps: '' is not a positive number"),
+        ({"nvlink_oneway_GBps": "none"}, "nvlink_oneway_GBps: 'none' is not a positive number"),
         ({"model_name": "Qwen3 Next"}, "model_name: qwen3-next: models with state-space or recurrent layers"),
         ({"schedule": "fifo"}, "schedule: 'fifo' is not known"),
         ({"facts": "attention_kind=mla"}, "facts: attention_kind=mla: no column has its sizes"),

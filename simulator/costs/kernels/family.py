@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 from ...fields import Declared, Length, Limits
 from ...hardware.gpu import Gpu
 from .gpu_model import Array, Machine, clock_per_s
+from .power import reaches_limit
 
 Provenance = Literal["measured", "transferred", "roofline"]
 """Provenance of a time, the best first."""
@@ -317,10 +318,12 @@ class KernelFamily(ABC):
         """The sizes of a kernel that the ranges of a fit refer to, by their names in files of fits."""
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        """The fit of one GPU for another GPU by `Transfer.factors`; fractions of peaks grow up to `MOST_OF_PEAK`."""
+        """The fit of one GPU for another GPU by `Transfer.factors`; fractions of peaks grow up to `MOST_OF_PEAK`. Nothing slows
+        the arithmetic of a GPU that draws less than its power limit at its peak."""
         factors = transfer.factors
         known = [(name, value, way, value * factors[way]) for name, value, way in scaling(fit.constants) if way in factors]
         found = {name: made if way == "cycles" else min(max(MOST_OF_PEAK, value), made) for name, value, way, made in known}
+        found |= {} if reaches_limit(transfer.gpu) else dict.fromkeys(("power", "throttle") & kinds(fit.constants).keys(), 0.0)
         return replace(fit, constants=replace(fit.constants, **found))
 
     def slowed(self, constants: Constants, factor: float) -> Constants:

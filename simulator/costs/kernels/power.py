@@ -76,6 +76,14 @@ def slowdown_sigma(gpu: Gpu, reference: float) -> float:
     return abs(math.log(_ratio(gpu, reference))) * (steep - flat) / 2
 
 
+def reaches_limit(gpu: Gpu) -> bool:
+    """Whether a GPU would draw more than its power limit at its peak, so that its clock falls; also if that is not known."""
+    of = architecture(gpu)
+    if not (gpu.tdp_w and of.idle_w):
+        return True
+    return of.idle_w + pj_per_flop(gpu, "bf16") * tensor_peak(gpu) / PER_PICO > gpu.tdp_w
+
+
 def slowest(boards: int) -> float:
     """The factor on the time that the power limit adds to arithmetic, for the slowest of `boards` boards over the usual board.
 
