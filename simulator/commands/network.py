@@ -66,6 +66,7 @@ def command(
 
     For several jobs on one cluster, show the links that more than one job uses, and the traffic of each job.
     """
+    from ..config.derived import cluster_of
     from ..simulation.runnable import RunnableJobs, load
 
     patience = {"allow_oom": allow_oom, "long": long}
@@ -74,7 +75,7 @@ def command(
         if isinstance(found, RunnableJobs):
             _print_jobs(found, top, {"--link": name, "--plot": plot}, patience, as_json=as_json)
             return
-        link = found.cluster.link_named(name) if name else None
+        link = cluster_of(found).link_named(name) if name else None
         run = found.simulate(**patience, expect=expect)
         network = run.network
         waited, busiest = network.waited_links(top), network.busiest(top)

@@ -368,6 +368,16 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert re.fullmatch(r"nothing +- +0\.00% +-", next(line for line in lines if line.startswith("nothing")))
 
 
+def test_every_listed_link_can_be_asked_for_links_to_hosts_too() -> None:
+    busiest = trainsim("network", "offload-llama3-8b-8xh100", "--json", "--top", 100).record["busiest"]
+    of_memory = next(use for use in busiest if use["kind"] == "cpu > memory")
+    shown = trainsim("network", "offload-llama3-8b-8xh100", "--json", "--link", of_memory["name"], "--bins", 7).record["link"]
+    assert {key: shown[key] for key in of_memory} == of_memory
+    begins, ends = shown["edges_s"][:-1], shown["edges_s"][1:]
+    carried = sum((until - at) * rate for at, until, rate in zip(begins, ends, shown["bytes_per_s"], strict=True))
+    assert carried == pytest.approx(of_memory["bytes"], rel=1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["topology", "network"])
 def test_a_picture_is_written_before_a_reader_goes_away(tmp_path: Path, command: str) -> None:
