@@ -22,10 +22,10 @@ from ..program.labels import Labels, plain_name
 from ..program.operations import COMPUTE, HOST, OFFLOAD, Transfer
 from ..simulation.run import Run
 from ..units import NS_PER_US
-from .trace import MOST_EVENTS
+from .trace import MOST_EVENTS, first_ns
 
 BEFORE_US = 10
-"""Time before the measured steps, for their first launches."""
+"""Time before the measured steps, and before operations of theirs that precede them, for the first launches."""
 FIRST_CORRELATION = 1 << 20
 """The first number of a kernel; HTA 0.6 reads smaller ones as numbers of 16 bits."""
 FIRST_STREAM = 7
@@ -44,14 +44,14 @@ def kineto(run: Run, folder: str | Path, *, ranks: Iterable[int] | None = None) 
     for rank in chosen:
         if 2 * len(run.labels[run.coordinate(rank)].step) > MOST_EVENTS:
             raise UserError(f"the trace of rank {rank} has over a million events", hint="fewer microbatches, or fewer layers")
-    files = []
+    zero_ns, files = first_ns(run, chosen, without=HOST), []
     for rank in chosen:
         files.append(make_folder(folder) / f"rank_{rank}.json.gz")
         content = {
             "schemaVersion": 1,
             "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": run.gpus},
             "deviceProperties": [{"id": 0, "name": run.scenario.cluster.gpu.name}],
-            "traceEvents": list(events_of(run, rank)),
+            "traceEvents": list(events_of(run, rank, zero_ns)),
         }
         text = json.dumps(content)  # HTA finds the rank by a pattern with a space after the colon
         with atomic(files[-1]) as temporary, open(temporary, "wb") as raw, gzip.GzipFile("", "wb", 5, raw, mtime=0) as out:
@@ -59,12 +59,12 @@ def kineto(run: Run, folder: str | Path, *, ranks: Iterable[int] | None = None) 
     return files
 
 
-def events_of(run: Run, rank: int) -> Iterator[dict[str, Any]]:
-    """The events of a rank in the order of their starts: each kernel and its launch."""
+def events_of(run: Run, rank: int, zero_ns: int) -> Iterator[dict[str, Any]]:
+    """The events of a rank in the order of their starts: each kernel and its launch; `zero_ns` is time zero."""
     labels, timeline = run.labels[run.coordinate(rank)], run.engine_timeline
     times, observed = timeline.rank_times(rank), run.observation
     start, end = (
-        BEFORE_US + np.rint((column - observed.from_ns) / NS_PER_US).astype(np.int64) for column in (times.start_ns, times.end_ns)
+        BEFORE_US + np.rint((column - zero_ns) / NS_PER_US).astype(np.int64) for column in (times.start_ns, times.end_ns)
     )
     shown = np.flatnonzero(observed.counts(labels.iteration) & (labels.stream != HOST) & (times.end_ns > times.start_ns))
     shown = shown[np.argsort(start[shown], kind="stable")]

@@ -1,8 +1,10 @@
 """The trace of a run as Chrome JSON, for ui.perfetto.dev: a process per rank, a thread per stream, slots around their kernels.
 
 Times are microseconds with nanoseconds as decimals. Arrows join the two ends of a transfer; a counter shows the memory of each
-rank. The trace shows the measured steps, from their start on the first rank; `otherData` describes them. Viewers are slow above a
-million events, so by default one rank of each class is written.
+rank. The trace shows the measured steps, from their start on the first rank; `otherData` describes them. Where steps overlap, a
+launch or a gather of a measured step may precede its first kernel. Perfetto drops events before time zero, so the trace then
+begins with the first of them, and `steps_begin_us` of `otherData` is the start of the steps. Viewers are slow above a million
+events, so by default one rank of each class is written.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> 
     must_be(run, Run, "run", "a run", 'trace(sim.simulate(model, cluster, plan, job), "trace.json.gz")')
     must_be(path, (str, Path), "path", "the path of a file", 'trace(run, "trace.json.gz")')
     chosen = run.existing(ranks) if ranks is not None else _representatives(run)
-    arrows = _arrows(run, chosen)
-    events = chain.from_iterable(events_of(run, rank, arrows[rank]) for rank in chosen)
-    count = 0
+    arrows, zero_ns = _arrows(run, chosen), first_ns(run, chosen)
+    events = chain.from_iterable(events_of(run, rank, arrows[rank], zero_ns) for rank in chosen)
+    begin_us, count = (run.observation.from_ns - zero_ns) / NS_PER_US, 0
     with atomic(path) as temporary, _writer(temporary, zipped=str(path).endswith(".gz")) as out:
-        about = {"scenario": run.scenario.as_dict(), "measured": run.observation.window.text}
+        about = {"scenario": run.scenario.as_dict(), "measured": run.observation.window.text, "steps_begin_us": begin_us}
         out.write('{"displayTimeUnit":"ms","otherData":' + json.dumps(about) + ',"traceEvents":[\n')
         for count, event in enumerate(events, 1):
             if count > MOST_EVENTS:
@@ -89,8 +91,19 @@ def _arrows(run: Run, ranks: Iterable[int]) -> dict[int, set[int]]:
     return shown
 
 
-def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]:
-    """The events of one rank, with an end of the arrow of each transfer in `arrows`."""
+def first_ns(run: Run, ranks: Iterable[int], *, without: str = "") -> int:
+    """The start of the measured steps in nanoseconds of the simulation, or of the first of their operations on some ranks, if
+    that is earlier; operations on the stream `without` do not count."""
+    observed, first = run.observation, run.observation.from_ns
+    for rank in ranks:
+        labels, times = run.labels[run.coordinate(rank)], run.engine_timeline.rank_times(rank)
+        shown = observed.counts(labels.iteration) & (times.end_ns > times.start_ns) & (labels.stream != without)
+        first = min(first, int(times.start_ns[shown].min(initial=first)))
+    return first
+
+
+def events_of(run: Run, rank: int, arrows: set[int], zero_ns: int) -> Iterator[dict[str, Any]]:
+    """The events of one rank, with an end of the arrow of each transfer in `arrows`; `zero_ns` is their time zero."""
     timeline, coordinate = run.engine_timeline, run.coordinate(rank)
     labels, times, tasks = run.labels[coordinate], timeline.rank_times(rank), timeline.tasks_of(rank)
     lanes = {name: i for i, name in enumerate(dict.fromkeys([COMPUTE, *sorted(set(labels.stream.tolist()))]))}
@@ -101,11 +114,10 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
     for name, lane in lanes.items():
         named += [("thread_name", lane, {"name": name}), ("thread_sort_index", lane, {"sort_index": lane})]
     yield from ({"ph": "M", "name": kind, "pid": rank, "tid": lane, "args": args} for kind, lane, args in named)
-    yield from _slots(run, rank, coordinate, len(lanes))
+    yield from _slots(run, rank, len(lanes), zero_ns)
     kinds, blocks = labels.kind.tolist(), labels.blocks
-    from_ns = run.observation.from_ns
     for row in np.flatnonzero(run.observation.counts(labels.iteration)).tolist():
-        start, end = int(times.start_ns[row]) - from_ns, int(times.end_ns[row]) - from_ns
+        start, end = int(times.start_ns[row]) - zero_ns, int(times.end_ns[row]) - zero_ns
         if end == start:
             continue
         op, step = labels.ops[labels.op[row]], labels.steps[labels.step[row]]
@@ -113,23 +125,24 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
         args = {"phase": step.phase, "stage": step.stage, "microbatch": step.microbatch, "task": int(tasks[row])}
         if not labels.is_compute[row]:
             args["payload_bytes"] = int(labels.payload_bytes[row])
-            args["arrival_us"] = (int(times.arrival_ns[row]) - from_ns) / NS_PER_US
+            args["arrival_us"] = (int(times.arrival_ns[row]) - zero_ns) / NS_PER_US
         yield _slice(blocks[row], kinds[row], (rank, lane), (start, end), args)
         if isinstance(op, Transfer) and int(tasks[row]) in arrows:
             where = {"pid": rank, "tid": lane, "ts": start / NS_PER_US}
             arrow = {"name": "transfer", "cat": "transfer", "id": int(tasks[row]), **where}
             yield {"ph": "s", **arrow} if op.sends else {"ph": "f", "bp": "e", **arrow}
     seconds, held = run.role_memory_over_time(coordinate)
+    begin_us = (run.observation.from_ns - zero_ns) / NS_PER_US
     for at, value in zip(seconds.tolist(), held.tolist(), strict=True):
-        yield {"ph": "C", "name": "memory", "pid": rank, "ts": at * US_PER_S, "args": {"bytes": value}}
+        yield {"ph": "C", "name": "memory", "pid": rank, "ts": begin_us + at * US_PER_S, "args": {"bytes": value}}
 
 
-def _slots(run: Run, rank: int, coordinate: int, lanes: int) -> Iterator[dict[str, Any]]:
+def _slots(run: Run, rank: int, lanes: int, zero_ns: int) -> Iterator[dict[str, Any]]:
     """A slice around the kernels of each slot: on the compute thread, or, for slots that run side by side, on another thread
     after all `lanes`, because slices of one thread must be nested or disjoint."""
-    labels, from_ns = run.labels[coordinate], run.observation.from_ns
+    labels = run.labels[run.coordinate(rank)]
     first, last = (
-        (column - from_ns).tolist() for column in step_spans_ns(labels, run.engine_timeline.rank_times(rank), labels.is_compute)
+        (column - zero_ns).tolist() for column in step_spans_ns(labels, run.engine_timeline.rank_times(rank), labels.is_compute)
     )
     measured = run.observation.window.iterations
     shown = [i for i, step in enumerate(labels.steps) if last[i] > first[i] and step.iteration in measured]

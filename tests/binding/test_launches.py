@@ -612,7 +612,7 @@ def test_figures_show_a_host_where_there_is_one() -> None:
     for run, shown in ((hosted, True), (bare, False)):
         (legend,) = gantt(run).legends
         assert any("launches of the host" in text.get_text() for text in legend.get_texts()) == shown
-        threads = [event["args"]["name"] for event in events_of(run, 0, set()) if event["name"] == "thread_name"]
+        threads = [event["args"]["name"] for event in events_of(run, 0, set(), 0) if event["name"] == "thread_name"]
         assert ("host" in threads) == shown
-        launched = [event for event in events_of(run, 0, set()) if event.get("cat") == "launch"]
+        launched = [event for event in events_of(run, 0, set(), 0) if event.get("cat") == "launch"]
         assert bool(launched) == shown

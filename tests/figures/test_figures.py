@@ -266,6 +266,29 @@ def test_the_trace_holds_every_task_of_the_ranks_that_it_shows(run: Run, tmp_pat
         assert set(rows.stream) <= set(names)
 
 
+@pytest.fixture(scope="module")
+def without_norm() -> Run:
+    """Overlapping steps: the first gather of a step ends before its first kernel begins, and launches come before it."""
+    plan, job = sim.Plan(dp=4, sharding="fsdp"), sim.Job(sequence_length=1024, global_batch=8, gradient_clipping=False)
+    return scenario(cluster=small_cluster(1), plan=plan, job=job, framework=sim.framework("pytorch-2024")).simulate()
+
+
+def test_a_trace_begins_with_what_precedes_the_first_kernel_of_its_steps(without_norm: Run, tmp_path: Path) -> None:
+    """Perfetto drops events before time zero."""
+    first_ns = {on: int(of.start_ns.min()) for on, of in without_norm.timeline.to_pandas(ranks=[0]).groupby("stream")}
+    assert first_ns["dp"] < 0
+    assert first_ns["host"] < 0
+    sim.trace(without_norm, tmp_path / "t.json")
+    at_us = [event["ts"] for event in events_of(tmp_path / "t.json") if "ts" in event]
+    assert min(at_us) == 0
+    about = json.loads((tmp_path / "t.json").read_text())["otherData"]
+    assert about["steps_begin_us"] == -min(first_ns.values()) / 1000
+    kernels = [e for e in events_of(tmp_path / "t.json") if e["ph"] == "X" and e["tid"] == 0 and e["cat"] != "slot"]
+    assert min(event["ts"] for event in kernels) == pytest.approx(about["steps_begin_us"] + first_ns["compute"] / 1000)
+    memory = [event["ts"] for event in events_of(tmp_path / "t.json") if event["ph"] == "C"]
+    assert min(memory) == about["steps_begin_us"]
+
+
 def test_slices_of_a_thread_nest(run: Run, tmp_path: Path) -> None:
     sim.trace(run, tmp_path / "t.json")
     threads: dict[tuple[int, int], list[tuple[float, float]]] = {}
@@ -494,7 +517,7 @@ def test_slices_of_a_thread_are_inside_one_another_or_apart(schedule: str) -> No
     threads: dict[tuple[int, int], list[tuple[int, int]]] = {}
     named = set()
     for rank in (0, 2):
-        for event in trace.events_of(run, rank, set()):
+        for event in trace.events_of(run, rank, set(), 0):
             if event["ph"] == "X":
                 begin, end = round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000)
                 threads.setdefault((event["pid"], event["tid"]), []).append((begin, -end))

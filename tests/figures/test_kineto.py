@@ -17,6 +17,7 @@ import simulator as sim
 from simulator.errors import UserError
 from simulator.figures.kineto import BEFORE_US, FIRST_CORRELATION, kineto
 from simulator.simulation.run import Run
+from simulator.simulation.runnable import load_one
 
 from ..commandline import trainsim
 from ..project.source import ROOT
@@ -91,7 +92,12 @@ def test_kernels_are_the_operations_of_the_step_in_whole_microseconds(run: Run, 
         assert all(one["ts"] + one["dur"] <= two["ts"] for one, two in pairwise(events))
 
 
-def test_every_kernel_has_a_launch_before_it_inside_the_step(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_every_kernel_has_a_launch_before_it_inside_the_step(run: Run, tmp_path: Path, *, overlapping: bool) -> None:
+    """Where steps overlap, the first gather precedes the first kernel of its step."""
+    if overlapping:
+        run = load_one("fsdp-llama3-8b-64xh100", ["job.gradient_clipping=false"]).simulate()
+        assert run.timeline.to_pandas(ranks=[0]).start_ns.min() < -BEFORE_US * 1000
     (file,) = kineto(run, tmp_path, ranks=[0])
     events = read(file)["traceEvents"]
     steps = [event for event in events if event["cat"] == "user_annotation"]

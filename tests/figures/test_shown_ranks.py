@@ -103,7 +103,7 @@ def test_a_trace_of_too_many_classes_has_the_last_ones_too(monkeypatch: pytest.M
     run = simulated(sim.Plan(pp=8, dp=2), slow=None)
     tasks = [2 * len(run.engine_timeline.tasks_of(2 * stage)) for stage in range(8)]
     monkeypatch.setattr(trace, "MOST_EVENTS", sum(tasks) // 2)
-    monkeypatch.setattr(trace, "events_of", lambda run, rank, arrows: [{"rank": rank}])
+    monkeypatch.setattr(trace, "events_of", lambda run, rank, arrows, zero_ns: [{"rank": rank}])
     trace.trace(run, tmp_path / "trace.json")
     shown = [event["rank"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
     assert 2 < len(shown) < 8
