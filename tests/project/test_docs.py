@@ -139,6 +139,15 @@ def test_docs_tour_names_functions_and_values_that_exist() -> None:
             assert re.search(rf"^class {name}\b", code, re.MULTILINE), f"nothing defines {name}"
 
 
+def test_docs_tour_counts_ranks_and_tasks_as_the_transcript_of_the_readme() -> None:
+    """Both are of `trainsim run llama3-70b-64xh100`; the transcript is what the command prints."""
+    tour, readme = ((ROOT / page).read_text(encoding="utf-8") for page in ("docs/tour.md", "README.md"))
+    run = readme.partition("$ trainsim run llama3-70b-64xh100\n")[2].partition("```")[0]
+    printed = re.search(r"^simulated +(\d+) of (\d+) ranks, (\S+) of (\S+) tasks", run, re.MULTILINE)
+    assert printed
+    assert "{} of the {} ranks, {} of {} tasks".format(*printed.groups()) in tour
+
+
 def terms() -> dict[str, tuple[str, Path]]:
     """Every word of the glossary: what is said of it, and the file that defines it."""
     page = ROOT / "docs" / "glossary.md"
