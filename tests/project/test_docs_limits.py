@@ -136,6 +136,16 @@ def test_docs_limits_summary_states_the_same_of_experts() -> None:
     assert f"kernels of experts are {STATED['experts in one']()} off on average." in page
 
 
+def test_docs_limits_summary_states_the_same_of_gpus_with_measurements() -> None:
+    usual = {"a100-80gb": "flash_attention", "h100": "fa3", "b200": "torch_flow"}
+    gemms = kernels("all", HELD_OUT, lambda row: products(row) and row["dtype"] == "bf16" and row["GPU"] in usual)
+    wires = [median for where in ("inside", "across") for median in collectives(SIZES, where)]
+    attention = kernels("all", HELD_OUT, lambda row: of("attention")(row) and usual.get(row["GPU"]) == row["library"])
+    others = [number(STATED["memory-bound"]().partition(" to ")[2]), *attention]
+    page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    assert f"are off by up to {max(gemms + wires):.0f}% on average, other kernels by up to {max(others):.0f}%." in page
+
+
 def test_docs_limits_links_to_its_own_headings() -> None:
     """Each section is named once in the list at the top, or stands under one that is."""
     page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
