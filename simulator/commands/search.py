@@ -227,7 +227,7 @@ def _record(found: Found, options: dict[str, Any]) -> dict[str, Any]:
     from ..search.best_first import BOUNDED
 
     counts = found.counts
-    bounded = sum(counts.get(status, 0) for status in BOUNDED)
+    bounded = sum(number for status, number in counts.items() if status in BOUNDED)
     reasons = {field: {"plans": number, "example": example} for field, (number, example) in found.reasons.items()}
     return {
         "plans": len(found.search.plans),

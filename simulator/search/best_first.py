@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import groupby
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from ..errors import InvariantBroken
 from ..study.pool import Call, Polled, Workers, opened
@@ -33,7 +33,10 @@ Against = Literal["memory", "cost", "gpus"]
 Value = tuple[float, ...]
 """The value of a plan, least for the best one: the minimised quantity, then the one that decides between equal plans."""
 SIMULATED, NOT_REACHED, TOO_SLOW = "simulated", "not reached", "too slow for the days"
-BY_KERNELS, BY_BUSY_TIME, BY_BOUND = "slower by its kernels", "slower by its busy time", "slower by its bound"
+WORSE = {"step_time": "slower", "cost": "costlier", "energy": "of more energy", "gpus": "on more GPUs or slower"}
+"""What a plan that a bound excludes is, by the objective that is minimised."""
+MORE_MEMORY = "of more memory"
+"""The same for the memory, which no bound of the step says."""
 MOST_TOGETHER = 64
 """Largest number of plans of a branch that are examined in one task."""
 FEW_BRANCHES = 4
@@ -62,6 +65,10 @@ class Aim:
         if self.objective == "energy":
             return (inf if energy_j is None else energy_j,)
         return (step_time_s * gpus / HOUR_S if self.objective == "cost" else step_time_s,)
+
+    def left_out(self, by: str) -> str:
+        """The outcome of a plan that a bound excludes; `by` says which bound of the step."""
+        return MORE_MEMORY if self.objective == "memory" else f"{WORSE[self.objective]} by {by}"
 
     def least(self, plan: Weighed, step_ns: int) -> Value:
         """A lower bound of the value of a plan, from a lower bound of its step. A GPU draws its idle power throughout."""
@@ -115,10 +122,13 @@ class Question(NamedTuple):
 
 CHECK, BOUND, EXAMINE, SIMULATE = range(4)
 """Legality, least memory and the kernels of a branch, its quick bounds, the memory and bound of a plan, its simulation."""
-LEFT_OUT = {BOUND: BY_KERNELS, EXAMINE: BY_BUSY_TIME, SIMULATE: BY_BOUND}
-"""Outcome of plans whose next question is no longer needed."""
+BUSY_TIME = "its busy time"
+BY = {BOUND: "its kernels", EXAMINE: BUSY_TIME, SIMULATE: "its bound"}
+"""The bound of the step that is known of a plan with this next question."""
+LEFT_OUT = frozenset(Aim(objective).left_out(by) for objective in get_args(Objective) for by in BY.values())
+"""Outcomes of plans whose next question is no longer needed."""
 DOMINATED = "dominated by the front"
-BOUNDED = (*LEFT_OUT.values(), DOMINATED, TOO_SLOW)
+BOUNDED = LEFT_OUT | {DOMINATED, TOO_SLOW}
 """Outcomes of plans that their bounds exclude."""
 
 
@@ -273,7 +283,8 @@ class Search:
             points = ((self.plans[one].simulated()[1], self._other(one)) for _, _, one in self.best)
             return DOMINATED if any(p[0] <= least[0] and p[1] <= least[1] and p != least for p in points) else None
         full = len(self.best) >= self.aim.top
-        return LEFT_OUT[stage] if full and self.aim.least(plan.weighed, plan.bound_ns) > self.best[self.aim.top - 1][0] else None
+        is_worse = full and self.aim.least(plan.weighed, plan.bound_ns) > self.best[self.aim.top - 1][0]
+        return self.aim.left_out(BY[stage]) if is_worse else None
 
     def next_task(self) -> tuple[Question, Call] | None:
         """The next question, about the plans with the least bound; None if no remaining plan can be among the best."""

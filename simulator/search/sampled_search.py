@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..study.grid import Axis
 from ..study.pool import Call, Polled, Workers, opened
 from ..units import seconds
-from .best_first import BY_BUSY_TIME, HINT, NOT_REACHED, SIMULATED, TOO_SLOW, Aim, Candidate, Search, Value
+from .best_first import BUSY_TIME, HINT, LEFT_OUT, NOT_REACHED, SIMULATED, TOO_SLOW, Aim, Candidate, Search, Value
 from .choice_scenario import Base
 from .plan_checks import LEGAL, TOO_LONG, Examined, Measured, Weighed, examined, measured, quick_bounds_ns, weighed
 from .space import Choice, Space, choice_by, number_of_plans
@@ -49,7 +49,8 @@ class Limits:
         """Why a plan with this bound is not wanted; empty if it may be wanted."""
         if seconds(bound_ns) > self.aim.within_s:
             return TOO_SLOW
-        return BY_BUSY_TIME if self.worst is not None and self.aim.least(plan, bound_ns) > self.worst else ""
+        is_worse = self.worst is not None and self.aim.least(plan, bound_ns) > self.worst
+        return self.aim.left_out(BUSY_TIME) if is_worse else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class SampledSearch(Search):
 
         if plan.value is not None and plan.simulated()[1] <= self.aim.within_s:
             study.tell(trial, plan.value[0])
-        elif plan.status == BY_BUSY_TIME:
+        elif plan.status in LEFT_OUT:
             study.tell(trial, self.aim.least(plan.weighed, plan.bound_ns)[0])
         else:
             study.tell(trial, state=TrialState.PRUNED)
