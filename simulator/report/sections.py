@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from ..advise.shown_parts import WATERFALL, IdleRow, idle_rows, path_sentences, waterfall_rows
@@ -13,6 +14,7 @@ from ..metrics.idle import BUBBLE, BUSY, OPTIMIZER, TimeByCause, imbalance
 from ..program.holdings import Holding
 from ..program.operations import HOST
 from ..simulation.energy import Energy
+from ..simulation.memory_check import fits_gpus, host_capacity_bytes
 from ..simulation.run import Run, memory_record
 from ..study.idle_causes import LAUNCHES, idle_time
 from ..units import US_PER_S, show_bytes, show_digits, show_s
@@ -42,6 +44,7 @@ def facts(run: Run) -> str:
     """The most important figures."""
     m, have = run.metrics, run.scenario.cluster.gpu.memory_bytes
     low_s, high_s = run.step_time_interval_s
+    fits = fits_gpus(run.scenario, run.memory)
     shown = [
         (show_s(m.step_time_s), f"a step; nine in ten between {show_s(low_s)} and {show_s(high_s)}", ""),
         (f"{m.mfu:.1%}", f"MFU, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU", ""),
@@ -49,10 +52,15 @@ def facts(run: Run) -> str:
         (f"{m.bubble_fraction:.1%}", "pipeline bubble", ""),
         (
             show_bytes(run.peak_memory_bytes),
-            f"of {show_bytes(have)} on the fullest GPU{'' if run.fits else ': does not fit'}",
-            "" if run.fits else " bad",
+            f"of {show_bytes(have)} on the fullest GPU{'' if fits else ': does not fit'}",
+            "" if fits else " bad",
         ),
     ]
+    if run.host_bytes:
+        host_has = host_capacity_bytes(run.scenario)
+        of, lacks = "" if host_has == inf else f"of {show_bytes(host_has)} ", run.host_bytes > host_has
+        about = f"{of}of host memory on the fullest node{': does not fit' if lacks else ''}"
+        shown.append((show_bytes(run.host_bytes), about, " bad" if lacks else ""))
     if isinstance(run.energy, Energy):
         shown.append((f"{run.energy.joules_per_token:.3g} J", f"per token, {run.energy.mean_w:,.0f} W per GPU", ""))
     boxes = (f'<div class="fact{bad}"><b>{html(figure)}</b><span>{html(about)}</span></div>' for figure, about, bad in shown)

@@ -177,17 +177,27 @@ def host_capacity_bytes(scenario: Scenario) -> float:
 
 def fits(scenario: Scenario, memory: Sequence[RankMemory]) -> bool:
     """Whether every GPU, and every host, has the memory that a plan needs."""
-    on_gpus = max(rank.total_bytes for rank in memory) <= scenario.cluster.gpu.memory_bytes
-    return on_gpus and host_bytes(scenario, memory) <= host_capacity_bytes(scenario)
+    return fits_gpus(scenario, memory) and host_bytes(scenario, memory) <= host_capacity_bytes(scenario)
+
+
+def fits_gpus(scenario: Scenario, memory: Sequence[RankMemory]) -> bool:
+    """Whether every GPU has the memory that a plan needs of it."""
+    return max(rank.total_bytes for rank in memory) <= scenario.cluster.gpu.memory_bytes
 
 
 def summary(scenario: Scenario, memory: Sequence[RankMemory]) -> str:
     """The memory that the fullest GPU needs, and how much it has, as text."""
-    verdict = "" if fits(scenario, memory) else ": DOES NOT FIT"
+    verdict = "" if fits_gpus(scenario, memory) else ": DOES NOT FIT"
     if notes(scenario, memory):
         verdict = f": LESS THAN {LEFT_FRACTION:.0%} LEFT"
     needed_bytes = max(rank.total_bytes for rank in memory)
     return f"{show_bytes(needed_bytes)} of {show_bytes(scenario.cluster.gpu.memory_bytes)} on the fullest GPU{verdict}"
+
+
+def host_record(scenario: Scenario, memory: Sequence[RankMemory]) -> dict[str, float | None]:
+    """The memory of hosts that a plan needs, for the node that needs most, and how much it has; None where that is not known."""
+    have_bytes = host_capacity_bytes(scenario)
+    return {"peak_bytes": host_bytes(scenario, memory), "capacity_bytes": None if have_bytes == inf else have_bytes}
 
 
 def host_summary(scenario: Scenario, memory: Sequence[RankMemory]) -> str:

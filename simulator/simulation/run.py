@@ -26,7 +26,7 @@ from ..workload.job import Job
 from ..workload.optimizer import Optimizer
 from .borrowed_attention import borrowed_attention
 from .energy import Energy, energy_of
-from .memory_check import host_summary, notes, summary
+from .memory_check import host_record, host_summary, notes, summary
 from .op_costs import (
     STANDARD_ERRORS,
     Kernels,
@@ -225,6 +225,7 @@ class Run(Summarised, Result):
             "collective_provenance": self.collective_provenance,
             "peak_memory_bytes": self.peak_memory_bytes,
             "memory_by_stage": [memory_record(rank) for rank in self.memory],
+            **({"host_memory": host_record(self.scenario, self.memory)} if self.host_bytes else {}),
             "fits": self.fits,
             "gpus": self.gpus,
             "tasks": timeline.tasks,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from ..engine.task import Array
 from ..errors import must_be
 from ..escape import Summarised
 from ..simulation import estimated_effort
-from ..simulation.memory_check import host_capacity_bytes, host_summary
+from ..simulation.memory_check import host_capacity_bytes, host_record, host_summary
 from ..simulation.network.link_use import Network
 from ..simulation.run import Run, memory_record
 from ..simulation.runnable import load_one
@@ -71,15 +70,13 @@ class MemoryReport(Summarised):
     def as_dict(self) -> dict[str, Any]:
         """The content of `trainsim memory --json`."""
         curves = zip(self.run.memory, self.curves, strict=True)
-        host_bytes, have_bytes = self.run.host_bytes, host_capacity_bytes(self.run.scenario)
-        of_host = {"peak_bytes": host_bytes, "capacity_bytes": None if have_bytes == inf else have_bytes}
         return {
             "peak_memory_bytes": self.run.peak_memory_bytes,
             "capacity_bytes": self.capacity_bytes,
             "fits": self.run.fits,
             "over_gib": self.over_gib,
             "memory_by_stage": [memory_record(rank) for rank in self.run.memory],
-            **({"host_memory": of_host} if host_bytes else {}),
+            **({"host_memory": host_record(self.run.scenario, self.run.memory)} if self.run.host_bytes else {}),
             "over_time": [{"rank": rank.rank, "time_s": times, "bytes": held} for rank, (times, held) in curves],
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 import simulator as sim
 from simulator.memory.account import RankMemory
 from simulator.program.operations import COPY_OUT, Collective
+from simulator.report.sections import facts
 from simulator.simulation.memory_check import host_bytes, memory_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of
+from simulator.units import show_bytes
 
 from ..commandline import trainsim
 from ..small_scenarios import HOST, scenario, small_cluster, small_model
@@ -69,7 +72,15 @@ def test_t19_7_a_host_that_is_too_small_is_refused() -> None:
         small.simulate()
     run = small.simulate(allow_oom=True)
     assert not run.fits
-    assert dict(run.summary)["host memory"].endswith("DOES NOT FIT")
+    said = dict(run.summary)
+    assert said["host memory"].endswith("DOES NOT FIT")
+    assert said["memory"].endswith("on the fullest GPU")  # which has enough memory
+    assert run.as_dict()["host_memory"] == {"peak_bytes": run.host_bytes, "capacity_bytes": 1e9}
+    figures = re.findall(r'<div class="fact( bad)?"><b>([^<]*)</b><span>([^<]*)</span>', facts(run))
+    assert [figure for figure in figures if " on the fullest " in figure[2]] == [
+        ("", show_bytes(run.peak_memory_bytes), f"of {show_bytes(run.scenario.cluster.gpu.memory_bytes)} on the fullest GPU"),
+        (" bad", show_bytes(run.host_bytes), "of 953.7 MiB of host memory on the fullest node: does not fit"),
+    ]
     unknown = {name: value for name, value in HOST.items() if name != "memory"}
     assert of("optimizer", host=unknown).simulate().fits
 
