@@ -207,7 +207,10 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "a component twice": (("--mtbf", "5 h", "--mtbf", "gpu=5 h"), "gpu occurs twice"),
     "no such kind of checkpoint": (("--mtbf", "5 h", "--checkpoint", "asyn"), "did you mean 'async'?"),
     "no interval": (("--mtbf", "5 h", "--checkpoint-interval", "0 s"), "at least a step"),
-    "less than a step": (("--mtbf", "5 h", "--checkpoint-interval", "10 ms"), "in each step, which takes 18.68 ms"),
+    "less than a step": (
+        ("--mtbf", "5 h", "--checkpoint-interval", "10 ms"),
+        "a checkpoint every 10.00 ms is more than one in each step, which takes",
+    ),
     "nothing fails": ((), "--mtbf gpu=50000h or --checkpoint-interval 30min"),
     "a checkpoint before the last": (
         ("--mtbf", "9 h", "--checkpoint", "async", "--checkpoint-interval", "1 s", "--node-bandwidth", "100 MB/s"),
