@@ -80,7 +80,7 @@ class KernelTime(Summarised):
     dtype: str
     time_us: float
     power: str
-    """Whether the time is that of a `burst` of launches, or `sustained` within a step."""
+    """Whether the time is that of a `burst` of launches, or `sustained`, at the clock of a step of one GPU."""
     burst_us: float
     sustained_us: float
     model: str
@@ -110,7 +110,7 @@ class KernelTime(Summarised):
     def _times(self) -> list[tuple[str, str]]:
         """Both times of the kernel; the requested one is first, and has its error."""
         burst = (f"time, burst of {BURST:.0f} launches", f"{self.burst_us:,.2f} us")
-        sustained = ("time, sustained", f"{self.sustained_us:,.2f} us, as in a step of one GPU")
+        sustained = ("time, sustained", f"{self.sustained_us:,.2f} us, at the clock of a step of one GPU")
         (name, value), other = (burst, sustained) if self.power == "burst" else (sustained, burst)
         return [(name, f"{value}, give or take {self.sigma:.0%} (one standard error)"), other]
 
@@ -164,7 +164,8 @@ def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -
     """Times a kernel on a GPU: a GEMM by `m`, `n` and `k`, attention by `seq` and `heads`, a memory-bound operator by `m`, `n`.
 
     `library` names the kernels' software, `eager` splits operators as an eager framework does, `profile` is the file of a
-    calibration. `power` is `burst` for the time in a short loop of launches, as in tables, or `sustained` for the time in a step.
+    calibration. `power` is `burst` for the time in a short loop of launches, as in tables, or `sustained` for the time at the
+    clock of a step of one GPU, without the factor on arithmetic of steps.
     """
     legal_values.check("a kernel", {"op": op, "gpu": gpu, "dtype": dtype, **options}, LEGAL)
     chosen = options.pop("power", "burst")

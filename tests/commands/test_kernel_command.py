@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from simulator.config import shipped_fits
+import simulator as sim
+from simulator.config import shipped_fits, step_constants
 from simulator.costs.kernels.estimator import Estimator
 from simulator.kernels import Attention, Gemm
 from simulator.measurements.kernel_words import KNOWN
@@ -31,7 +32,7 @@ def test_names_of_other_programs_are_understood(word: str, kernel: str) -> None:
 def test_both_times_stand_under_their_names_and_no_rate_is_zero() -> None:
     said = dict(re.split(r"  +", line, maxsplit=1) for line in trainsim("kernel", *PRODUCT).out.splitlines())
     assert "give or take" in said["time, burst of 12 launches"]
-    assert said["time, sustained"].endswith("us, as in a step of one GPU")
+    assert said["time, sustained"].endswith("us, at the clock of a step of one GPU")
     said = dict(
         re.split(r"  +", line, maxsplit=1) for line in trainsim("kernel", *PRODUCT, "--power", "sustained").out.splitlines()
     )
@@ -40,6 +41,15 @@ def test_both_times_stand_under_their_names_and_no_rate_is_zero() -> None:
     assert "GB/s" in norm
     assert "TFLOP/s" not in norm
     assert "rate" not in trainsim("kernel", "add_backward", "--gpu", "h100", "-m", 8, "-n", 8, "--eager").out
+
+
+def test_t21_9_a_step_of_one_gpu_takes_its_factor_on_arithmetic_beyond_the_sustained_time() -> None:
+    cluster = {"name": "dgx-h100", "nodes": 1, "gpus_per_node": 1}
+    model = {"layers": 1, "hidden": 2048, "heads": 16, "ffn_hidden": 4096, "vocab": 32000}
+    run = sim.scenario({"model": model, "cluster": cluster, "job": {"sequence_length": 8192, "global_batch": 1}}).simulate()
+    (of_step,) = (cost for cost in run.kernel_costs if cost.name == "mlp_up")
+    record = trainsim("kernel", "gemm", "--gpu", "h100", "-m", 8192, "-n", 4096, "-k", 2048, "--json").record
+    assert of_step.seconds_each * US_PER_S == pytest.approx(step_constants.arithmetic() * record["sustained_us"], rel=1e-9)
 
 
 def test_a_product_is_that_of_the_model() -> None:
