@@ -139,6 +139,16 @@ def test_docs_tour_names_functions_and_values_that_exist() -> None:
             assert re.search(rf"^class {name}\b", code, re.MULTILINE), f"nothing defines {name}"
 
 
+def test_docs_tour_names_the_functions_that_run_a_scenario() -> None:
+    """The paragraph below the table names functions of one file."""
+    tour = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
+    paragraph = tour.partition("Steps 4 to 11 are called")[2].partition("\n\n")[0]
+    code = (ROOT / "simulator" / "simulation" / "simulate.py").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+)`", paragraph)
+    assert len(named) == 6
+    assert not [name for name in named if not re.search(rf"^def {name}\(", code, re.MULTILINE)]
+
+
 def test_docs_tour_counts_ranks_and_tasks_as_the_transcript_of_the_readme() -> None:
     """Both are of `trainsim run llama3-70b-64xh100`; the transcript is what the command prints."""
     tour, readme = ((ROOT / page).read_text(encoding="utf-8") for page in ("docs/tour.md", "README.md"))
