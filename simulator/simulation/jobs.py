@@ -1,8 +1,10 @@
 """Step times of several jobs that share a cluster: each job running alone, and all jobs running together.
 
 All jobs start together and run step after step. The number of steps is large enough that every job completes at least one whole
-step while all jobs run: after each job has completed its first step and before any job begins its last. The step time of a job
-is the mean of its whole steps within that interval, and is reported beside the step time of the same job without the other jobs.
+step while all jobs run: after each job has completed its first step and before any job begins its last. The first steps of a job
+whose ranks do not wait for the gradient norm differ from those of a long run: as many of them are left out as the job takes when
+it is alone until its steps repeat. The step time of a job is the mean of its whole steps within that interval, and is reported
+beside the step time of the same job without the other jobs.
 Where a disturbance begins or ends, steps differ: every job then runs one step, from a standing start to its last arrival.
 """
 
@@ -38,11 +40,11 @@ from ..units import counted, seconds, show_s
 from . import estimated_effort, memory_check
 from .network.traffic import Traffic, ratio
 from .simulate import layout_of, prices_of, program_of, site_of
-from .steady_state import first_kernels, has_transitions
+from .steady_state import GROWING, LONGEST_PERIOD, first_kernels, has_transitions, repeating
 from .whole_run import WholeRun, whole_run
 
-LEAST_STEPS, LEAST_STEPS_WITHOUT_NORM = 3, 6
-"""Number of steps of a job from which whole steps can be measured, where all ranks wait for the gradient norm, and where not."""
+LEAST_STEPS = 3
+"""Number of steps of a job from which whole steps can be measured, where all ranks wait for the gradient norm."""
 ONE_STEP = 1
 """Number of steps of a job where a disturbance begins or ends."""
 MOST_STEPS = 512
@@ -136,6 +138,12 @@ class _Placed:
     site: Site
     layout: Layout
     least_steps: int
+    waits: bool
+    """Whether all ranks wait for the gradient norm."""
+    settled: int = 0
+    """The first edge between steps that counts: those before it are of first steps, which differ from those of a long run."""
+    period: int = 1
+    """Number of steps that repeat together."""
 
     def bound(self, steps: int) -> Bound:
         """The program of `steps` steps of the job, bound to its GPUs."""
@@ -168,8 +176,8 @@ def _placed(tenancy: Tenancy) -> list[_Placed]:
     for tenant, scenario in zip(tenancy.tenants, _checked(tenancy), strict=True):
         site = site_of(replace(scenario, cluster=tenancy.cluster, perturb=tenancy.perturb), prices_of(scenario))
         waits = scenario.plan.waits_for_norm(scenario.job.gradient_clipping)
-        least_steps = ONE_STEP if one_step else LEAST_STEPS if waits else LEAST_STEPS_WITHOUT_NORM
-        placed.append(_Placed(replace(tenant, scenario=scenario), site, layout_of(scenario), least_steps))
+        least_steps = ONE_STEP if one_step else LEAST_STEPS
+        placed.append(_Placed(replace(tenant, scenario=scenario), site, layout_of(scenario), least_steps, waits))
     return placed
 
 
@@ -181,9 +189,9 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
     memory = [_memory_of(job, allow_oom=allow_oom) for job in placed]
     for job, of_job in zip(placed, memory, strict=True):
         notes += [f"{job.tenant.name}: {sentence}" for sentence in memory_check.notes(job.tenant.scenario, of_job)]
-    alone_s = [_means_s(_run([(job, job.least_steps)], limits))[0] for job in placed]
+    placed, alone_s = map(list, zip(*(_alone(job, limits) for job in placed), strict=True))
     edges = _step_edges_together(placed, alone_s, limits)
-    runs = [_job_run(*of) for of in zip(placed, memory, _means_s(edges), alone_s, strict=True)]
+    runs = [_job_run(*of) for of in zip(placed, memory, _means_s(placed, edges), alone_s, strict=True)]
     if placed[0].least_steps == ONE_STEP:
         notes.append("a disturbance begins or ends: every job does one step, from a standing start to its last arrival")
     notes += unused(tenancy.tenants[0].scenario)
@@ -218,6 +226,21 @@ def _memory_of(job: _Placed, *, allow_oom: bool) -> tuple[RankMemory, ...]:
         ways = f"{memory_check.remedies(scenario)}, or more gpus for the job that allow them"
         hint = f"{ways}; --allow-oom shows the step times anyway"
         raise Infeasible(f"{job.tenant.name}: {error.message}", hint=hint, over_bytes=error.over_bytes) from None
+
+
+def _alone(job: _Placed, limits: estimated_effort.Limits) -> tuple[_Placed, float]:
+    """A job with the number of its first steps that do not count, and the seconds of its steps when it is alone."""
+    if job.waits or job.least_steps == ONE_STEP:
+        edges = _run([(job, job.least_steps)], limits)
+        return job, _means_s([job], edges)[0]
+    for steps in GROWING:
+        (edges_alone,) = _run([(job, steps)], limits)
+        if period := repeating(edges_alone.at_ns):
+            break
+    period = period or LONGEST_PERIOD
+    settled = steps - 1 - period
+    settles = replace(job, settled=settled, period=period, least_steps=settled + period + LEAST_STEPS)
+    return settles, edges_alone.mean_s(settled, steps - 1)
 
 
 def _step_edges_together(placed: Sequence[_Placed], alone_s: Sequence[float], limits: estimated_effort.Limits) -> list[_Edges]:
@@ -257,6 +280,10 @@ class _Edges:
         inside = np.flatnonzero((self.at_ns.min(axis=0) >= from_ns) & (self.at_ns.max(axis=0) <= until_ns))
         return (int(inside[0]), int(inside[-1])) if len(inside) > 1 else None
 
+    def from_edge(self, first: int) -> _Edges:
+        """The edges from one of them on."""
+        return replace(self, at_ns=self.at_ns[:, first:])
+
     def mean_s(self, first: int, last: int) -> float:
         """The mean step time between two edges, averaged over ranks."""
         lasted_ns = int(np.dot(self.at_ns[:, last] - self.at_ns[:, first], self.ranks))
@@ -268,10 +295,16 @@ def _common_ns(edges: Sequence[_Edges]) -> tuple[int, int]:
     return max(int(of.at_ns[:, 0].max()) for of in edges), min(int(of.at_ns[:, -1].min()) for of in edges)
 
 
-def _means_s(edges: Sequence[_Edges]) -> list[float]:
-    """The mean of the whole steps of each job in the interval in which all jobs run, in seconds."""
-    common_ns = _common_ns(edges)
-    return [of.mean_s(*(of.within(*common_ns) or (0, 1))) for of in edges]
+def _means_s(jobs: Sequence[_Placed], edges: Sequence[_Edges]) -> list[float]:
+    """The mean of the whole steps of each job in the interval in which all jobs run, in seconds.
+
+    Of steps that repeat together only whole repetitions count, where the interval has one.
+    """
+    common_ns, found = _common_ns(edges), []
+    for job, of in zip(jobs, edges, strict=True):
+        first, last = of.within(*common_ns) or (0, 1)
+        found.append(of.mean_s(first, last - (last - first) % job.period if last - first >= job.period else last))
+    return found
 
 
 def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:
@@ -305,11 +338,12 @@ def _run(jobs: Sequence[tuple[_Placed, int]], limits: estimated_effort.Limits) -
     timeline = Timeline(times, folded)
     firsts = accumulate((bound.skeleton.ranks for bound in bounds), initial=0)
     one_step = first_job.least_steps == ONE_STEP
-    return [_edges(timeline, bound, first, one_step=one_step) for bound, first in zip(bounds, firsts, strict=False)]
+    found = (_edges(timeline, bound, first, one_step=one_step) for bound, first in zip(bounds, firsts, strict=False))
+    return [edges.from_edge(job.settled) for (job, _), edges in zip(jobs, found, strict=True)]
 
 
 def _edges(timeline: Timeline, bound: Bound, first: int, *, one_step: bool) -> _Edges:
-    """Step edges of the ranks from `first` on, which run a bound program: gradient norms, else starts of steps after the second.
+    """Step edges of the ranks from `first` on, which run a bound program: gradient norms, else starts of steps.
 
     With `one_step` the edges are time zero and the last arrival of all of these ranks.
     """
@@ -325,6 +359,6 @@ def _edges(timeline: Timeline, bound: Bound, first: int, *, one_step: bool) -> _
         elif len(norms):
             rows.append(times.end_ns[tasks[norms]])
         else:
-            rows.append(times.start_ns[tasks[first_kernels(skeleton.templates[program], labels)]][2:])
+            rows.append(times.start_ns[tasks[first_kernels(skeleton.templates[program], labels)]])
     at_ns = np.array(rows)
     return _Edges(np.broadcast_to(at_ns.max(axis=0), at_ns.shape) if one_step else at_ns, ranks)

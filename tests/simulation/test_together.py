@@ -195,6 +195,20 @@ def test_t3_8_alone_a_job_takes_what_its_scenario_takes(optimizer: str) -> None:
     assert (job.peak_memory_bytes, job.fits) == (alone.peak_memory_bytes, alone.fits)
 
 
+@pytest.mark.parametrize("schedule, batch", [("gpipe", 8), ("1f1b", 8), ("zb-h1", 32)])
+def test_t3_8_first_steps_of_a_job_without_a_norm_do_not_count(schedule: str, batch: int) -> None:
+    """Beside a job that shares no link with it, a job takes as long as alone, and as its scenario."""
+    model = {"layers": 8, "hidden": 512, "heads": 8, "kv_heads": 4, "ffn_hidden": 1408, "vocab": 4096, "gated_mlp": True}
+    plan = {"tp": 1, "pp": 2, "schedule": schedule, "sharding": "none", "optimizer": "post-validated"}
+    entry = {"model": model, "plan": plan, "job": {"sequence_length": 256, "global_batch": batch}}
+    cluster, framework = {**THIN, "oversubscription": 1}, "megatron-core-2025"
+    other = {"name": "b", "model": MODEL, "plan": {"tp": 4}, "job": {"global_batch": 16}, "gpus": 8}
+    jobs_of = [{"name": "a", "gpus": 8, **entry}, other]
+    run = sim.scenario({"cluster": cluster, "framework": framework, "jobs": jobs_of}).simulate()
+    alone = sim.scenario({"cluster": {**cluster, "nodes": 2}, "framework": framework, **entry}).simulate()
+    assert run.jobs[0].step_time_s == run.jobs[0].alone_s == pytest.approx(alone.metrics.step_time_s, rel=1e-12)
+
+
 def test_t3_8_no_step_is_measured_while_another_job_has_not_begun_or_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job of ten times as long steps beside a quick one: both are measured between their own first and last edges."""
     from simulator.simulation import jobs as module
