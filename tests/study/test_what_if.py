@@ -66,6 +66,24 @@ def test_a_change_is_measured_as_the_run_was() -> None:
     assert [one.note for one in found.outcomes] == ["the step takes as long", "nothing changes"]
 
 
+def test_a_disturbance_for_a_while_is_compared_with_a_step_that_is_measured_in_the_same_way() -> None:
+    """A first step is not as long as one of a long run, so neither is the difference between the two an effect of the change."""
+    scenario = {**SCENARIO, "plan": {"tp": 2, "pp": 2, "schedule": "zb-h1", "optimizer": "post-validated"}}
+    brief, never = '{rank: 0, speed: 0.5, until: "100 ms"}', "{rank: 0, speed: 1, until: 1 s}"
+    found = sim.what_if(scenario, [f"perturb=[{brief}]", f"perturb=[{never}]", "plan.tp=1"])
+    slow, same, lasting = found.outcomes
+    first_s = sim.scenario(scenario).simulate(steps=1).metrics.step_time_s  # type: ignore[union-attr]
+    assert first_s != found.run.metrics.step_time_s
+    assert slow.step_time_s is not None
+    assert slow.fraction == slow.step_time_s / first_s - 1 > 0
+    assert (same.step_time_s, same.fraction) == (first_s, 0)
+    assert "of the first step from a standing start, " in slow.note
+    assert "the step takes as long; of the first step" in same.note
+    assert "first step" not in lasting.note
+    undone = sim.what_if({**scenario, "perturb": [{"rank": 0, "speed": 1, "until": "1 s"}]}, ["perturb=[]"]).outcomes[0]
+    assert (undone.step_time_s, undone.fraction) == (first_s, 0)
+
+
 def test_pcie_caps_what_a_quicker_nic_can_give() -> None:
     """Beyond the rate of PCIe, 63 GB/s, a NIC of any rate gives the same step."""
     capped, further, both = sim.what_if(SCENARIO, ["nic=x8", "nic=x32", "gpu=x1"]).outcomes
