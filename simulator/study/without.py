@@ -166,10 +166,12 @@ class Counterfactual:
         return own_ns
 
     def _burst_share(self, kernel: Kernel) -> float:
-        """The time of a kernel in a short burst of launches, over its time in a step."""
+        """The time of a kernel in a short burst of launches, over its time in a step; both with its launch where kernels wait for
+        it."""
         if kernel not in self._shares:
-            took_s = self.result.prices.estimate(kernel).seconds
-            self._shares[kernel] = self.result.prices.burst_s(kernel) / took_s if took_s else 1.0
+            prices, took_s = self.result.prices, seconds(self.result.site.cost(kernel))
+            longer_s = prices.estimate(kernel).seconds - prices.burst_s(kernel)
+            self._shares[kernel] = 1 - longer_s / took_s if took_s else 1.0
         return self._shares[kernel]
 
     def _evened(self, own_ns: Sequence[Array]) -> list[Array]:

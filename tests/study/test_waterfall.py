@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import simulator as sim
 from simulator.study.waterfall import LEFT, waterfall
 from simulator.study.without import BELOW_PEAK, IMBALANCE, LAUNCHES, OPTIMIZER, RECOMPUTATION, SLOWER_CLOCKS, Counterfactual
+from simulator.workload.framework import Overlaps
 
 from ..small_scenarios import scenario, small_cluster, small_model
 
@@ -93,3 +95,15 @@ def test_messages_are_refused() -> None:
     stepwise = sim.Fidelity(collectives="stepwise", overlap="free")
     with pytest.raises(sim.UserError, match="every message"):
         waterfall(run_of({"tp": 2, "pp": 1, "dp": 4}, fidelity=stepwise))
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_slower_clocks_lengthen_kernels_and_not_their_launches(blocking: bool) -> None:
+    """Where every kernel waits for its launch, that is a part of its time, but no part of what clocks add."""
+    nothing = Overlaps(dp=False, pp=False, parameter_gather=False)
+    framework = replace(sim.framework("torchtitan-2024"), launch_blocking=blocking, overlap=nothing)
+    plan = sim.Plan(tp=2, pp=2, overlap=sim.Overlap(cp=False))
+    run = scenario(small_model(hidden=4096, ffn_hidden=8192), plan=plan, framework=framework).simulate()
+    without = Counterfactual(run)
+    added_s = without.kernels_s([]) - without.kernels_s([SLOWER_CLOCKS])
+    assert 0 < added_s == pytest.approx(run.sustained_clocks_s, rel=1e-4)
