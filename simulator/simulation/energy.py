@@ -16,7 +16,7 @@ from ..costs.kernels.power import added_j, no_energy, pj_per_flop
 from ..hardware.gpu import Gpu
 from ..kernels import Attention
 from ..units import show_digits
-from .op_costs import kernel_calls
+from .kernels_of_ranks import kernels_of_ranks
 from .result import Result
 
 ATTENTION_FACTOR, FOR_AMPERE_FACTOR = 1.4, 2.3
@@ -49,12 +49,12 @@ def energy_of(result: Result) -> Energy | str:
         # kernels run as on the measured board, so that its power is the power they take
         gpu = replace(gpu, tdp_w=gpu.reference_tdp_w or gpu.tdp_w)
     step_s, idle_w, busy_j = result.metrics.step_time_s, architecture(gpu).idle_w, 0.0
-    for (_, kernel), calls in kernel_calls(result).items():
+    for kernel, calls, stretched in kernels_of_ranks(result):
         flop_pj = kernel.flop * pj_per_flop(gpu, getattr(kernel, "dtype", "") or job.activation_dtype)
         if isinstance(kernel, Attention):
             flop_pj *= attention_factor(gpu, prices.estimator.options.library)
-        busy_j += calls * added_j(gpu, flop_pj, kernel.traffic_bytes, prices.estimate(kernel).seconds)
-    joules = result.gpus * (idle_w * step_s + busy_j / result.simulated.program.ranks)
+        busy_j += calls * added_j(gpu, flop_pj, kernel.traffic_bytes, prices.estimate(kernel).seconds * stretched)
+    joules = result.gpus * (idle_w * step_s + busy_j)
     return Energy(joules, joules / job.tokens, joules / step_s / result.gpus)
 
 

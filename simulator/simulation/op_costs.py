@@ -102,16 +102,6 @@ def kernel_rows(result: Result) -> list[tuple[Kernels, OpCost]]:
     return rows
 
 
-def kernel_calls(result: Result) -> dict[tuple[str, Kernel], float]:
-    """How often a measured step of one replica calls each kernel, summed over its pipeline ranks, by plain name and kernel: the
-    mean over the ranks of a pipeline coordinate."""
-    calls, shares = defaultdict[tuple[str, Kernel], float](float), _shares_of_variants(result)
-    for (name, kernels), times in _counted(result, _kernels(result)).items():
-        for kernel, share in zip(kernels, shares if len(kernels) > 1 else (1.0,), strict=True):
-            calls[name, kernel] += times * share
-    return dict(calls)
-
-
 def _mean_over_variants(result: Result, seconds: Callable[[Kernel], float]) -> Callable[[Kernels], float]:
     """The mean time of a kernel over the variants of ranks, which each have a kernel of their own or all have the same one."""
     shares = _shares_of_variants(result)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
-
-from ..engine.task import FULL_SPEED
 from ..kernels import Kernel
-from ..program.operations import Compute
+from .kernels_of_ranks import kernels_of_ranks
 from .result import Result
 
 
@@ -17,23 +14,11 @@ def sustained_clocks_s(result: Result) -> float:
 
     A rank with a lower speed takes as much longer. Kernels of a rank whose speed changes on the way count at full speed.
     """
-    observed, prices = result.observed, result.prices
-    skeleton = observed.timeline.skeleton
+    prices = result.prices
 
     @cache
     def longer_s(kernel: Kernel) -> float:
         return prices.estimate(kernel).seconds - prices.burst_s(kernel)
 
-    total_s = 0.0
-    for which, (labels, ranks) in enumerate(zip(observed.labels, observed.timeline.multiplicity.tolist(), strict=True)):
-        variant, speed = int(skeleton.variants[which]), skeleton.profiles[int(skeleton.speed[which])]
-        counted = np.where(labels.in_phase("optimizer"), 0, observed.calls(which))
-        calls = np.bincount(labels.op, counted, minlength=len(labels.ops))
-        of_rank_s = 0.0
-        for at in np.flatnonzero(calls).tolist():
-            op = labels.ops[at]
-            if isinstance(op, Compute):
-                kernels = op.kernels()
-                of_rank_s += calls[at] * longer_s(kernels[variant if len(kernels) > 1 else 0])
-        total_s += ranks * of_rank_s * (FULL_SPEED / speed.value[0] if speed.steady else 1.0)
-    return float(total_s / observed.timeline.ranks / observed.window.steps)
+    of_model = kernels_of_ranks(result, but_for="optimizer")
+    return sum(calls * longer_s(kernel) * stretched for kernel, calls, stretched in of_model)

@@ -151,6 +151,20 @@ def test_t21_5_energy_is_power_times_time(gpu: str, tdp_w: float) -> None:
     assert energy.line in dict(run.summary)["energy"]
 
 
+@pytest.mark.parametrize("speed", [0.5, 2.0, 10.0])
+def test_t21_5_no_gpu_draws_more_than_its_limit_at_any_speed(speed: float) -> None:
+    """A quicker kernel has less time in which to draw it; a slower one has more, up to what its flop and bytes take."""
+    of, every = large(350.0), tuple(sim.Perturb(rank=rank, speed=speed) for rank in range(8))
+    at_full, run = of.simulate(), replace(of, perturb=every).simulate()
+    one, other = at_full.energy, run.energy
+    assert isinstance(one, Energy)
+    assert isinstance(other, Energy)
+    assert other.mean_w <= run.scenario.cluster.gpu.tdp_w
+    idle_j, step_s = shipped_idle_w("h100") * run.gpus, run.metrics.step_time_s
+    busy_j, at_full_j = other.joules_per_step - idle_j * step_s, one.joules_per_step - idle_j * at_full.metrics.step_time_s
+    assert (busy_j > 1.001 * at_full_j) == (speed < 1)
+
+
 def shipped_idle_w(gpu: str) -> float:
     return {"a100-80gb": 90.0, "h100": 122.0, "b200": 200.0}[gpu]
 
