@@ -1,7 +1,8 @@
 """Goodput: how much of its time a long run makes progress, between failures, checkpoints, restarts and stragglers.
 
-The step is simulated, once as planned and once with a slow GPU; the bytes of a checkpoint come from the account of memory; the
-rest is the renewal model. All bytes of a checkpoint are written once, an equal part by every node, and read in the same way.
+The step is simulated as planned, and with a slow GPU in one pipeline stage after another, since a slow GPU costs most where the
+pipeline has least slack; the bytes of a checkpoint come from the account of memory; the rest is the renewal model. All bytes of a
+checkpoint are written once, an equal part by every node, and read in the same way.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from functools import cached_property
 from math import exp, inf
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..config import derived
 from ..config.document import Document
@@ -33,6 +36,8 @@ WITHIN_NODES = ("gpu", "nic", "nvswitch", "pcie", "cpu", "memory")
 """Kinds of vertices of a cluster that are not switches of its network."""
 NODE_PARTS = ("gpu", "nic")
 """Components whose failure takes a node out of service."""
+MOST_SLOWED = 4
+"""Largest number of ranks of the pipeline that are simulated with a slow GPU."""
 WORDS = {
     "trained": "training that is kept",
     "checkpoints": "pauses for checkpoints",
@@ -62,7 +67,7 @@ class Goodput(Summarised):
     """Number of components of each kind that may fail."""
     saving: Saving
     slowed_step_s: float
-    """Step time in seconds with one slow GPU; the normal step time without stragglers."""
+    """Step time in seconds at the mean speed with one slow GPU, which is any of them; the normal step time without stragglers."""
 
     @cached_property
     def rates_per_s(self) -> dict[str, float]:
@@ -134,7 +139,7 @@ class Goodput(Summarised):
         recovery = self.reliability.recovery
         steps = f"{kept_s / metrics.step_time_s:,.0f} of {days * DAY_S / metrics.step_time_s:,.0f} steps"
         rate = f"{metrics.tokens_per_s * self.goodput:,.0f} tokens/s"
-        slow = f"{show_s(self.slowed_step_s)} per step with one, {self.speed:.2%} of the speed"
+        slow = f"{show_s(self.slowed_step_s)} per step with one, which is on any stage, {self.speed:.2%} of the speed"
         restart = f"{show_span(recovery.detection_s)} to detect, {show_span(job.restart_s)} to restart and read"
         return [
             ("ETTR", f"{self.ettr:.2%} of the time is training that is kept"),
@@ -232,11 +237,30 @@ def goodput_of(scenario: str | Path | Scenario | Run, given: Reliability, *, lon
     run = scenario if isinstance(scenario, Run) else simulate_scenario(scenario, long=long)
     slowed_s = run.metrics.step_time_s
     if given.stragglers.gpu is not None:
-        slow = replace(run.as_given, perturb=(*run.as_given.perturb, Perturb(rank=0, speed=given.stragglers.speed)))
-        slowed_s = simulate_scenario(slow, steps=run.steps, long=long).metrics.step_time_s
+        slowed_s = _slowed_s(run, given.stragglers.speed, long=long)
     found = Goodput(run, given, _components(run), _saving(run, given), slowed_s)
     _check(found)
     return found
+
+
+def _slowed_s(run: Run, speed: float, *, long: bool) -> float:
+    """Seconds of a step at the mean speed with one slow GPU, over the ranks of the pipeline on which it may be.
+
+    Of more than four of them, the first and the last are simulated, and two that stand for all between.
+    """
+    coordinates = derived.mesh_of(run.scenario).coordinate("pp")
+    ranks = np.unique(coordinates, return_index=True)[1]
+    last = len(ranks) - 1
+    shares = dict.fromkeys(range(last + 1), 1.0)
+    if last >= MOST_SLOWED:
+        shares = {0: 1.0, last // 3: (last - 1) / 2, 2 * last // 3: (last - 1) / 2, last: 1.0}
+    steps_per_s = 0.0
+    for at, share in shares.items():
+        slow = Perturb(rank=int(derived.gpus_of(run.scenario)[ranks[at]]), speed=speed)
+        slowed = replace(run.as_given, perturb=(*run.as_given.perturb, slow))
+        found = simulate_scenario(slowed, steps=run.steps, allow_oom=True, long=long)  # the run itself was allowed
+        steps_per_s += share / found.metrics.step_time_s
+    return sum(shares.values()) / steps_per_s
 
 
 def _check(found: Goodput) -> None:

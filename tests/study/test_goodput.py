@@ -192,12 +192,32 @@ def test_more_trouble_is_less_goodput() -> None:
     assert usual(recovery={"spares": 1}) > usual(recovery={"spares": 0})
 
 
-def test_a_slow_gpu_is_simulated() -> None:
-    found = sim.goodput(small(), "5000 h", stragglers={"gpu": "100 h", "speed": 0.5, "lasts": "30 min"})
-    slow = sim.scenario({**SCENARIO, "perturb": [{"rank": 0, "speed": 0.5}]}).simulate()
+@pytest.mark.parametrize("pp", [1, 2, 8])
+def test_a_slow_gpu_is_simulated_on_any_stage(pp: int) -> None:
+    """At the mean speed over GPUs; of more than four stages two stand for all between the ends. It may be any place of a plan."""
+    placement = [*range(0, 16, 2), *range(1, 16, 2)]
+    plan = {"tp": 1, "pp": pp, "placement": placement, "layout": "even" if pp < 8 else "last=2"}
+    of = {**SCENARIO, "model": {**SCENARIO["model"], "layers": 16}, "plan": plan}
+    run = sim.scenario(of).simulate()
+    found = sim.goodput(run, "5000 h", stragglers={"gpu": "100 h", "speed": 0.5, "lasts": "30 min"})
+
+    def slowed_s(stage: int) -> float:
+        gpu = placement[stage * 16 // pp]
+        return float(sim.scenario({**of, "perturb": [{"rank": gpu, "speed": 0.5}]}).simulate().metrics.step_time_s)
+
+    weights = {0: 1.0, 2: 3.0, 4: 3.0, 7: 1.0} if pp == 8 else dict.fromkeys(range(pp), 1.0)
+    mean_s = pp / sum(weight / slowed_s(stage) for stage, weight in weights.items())
+    assert found.slowed_step_s == pytest.approx(mean_s, rel=1e-12)
+    assert mean_s > slowed_s(0) or pp == 1
     never = math.exp(-16 * 0.5 / 100)
-    assert found.slowed_step_s == slow.metrics.step_time_s
-    assert found.speed == pytest.approx(never + (1 - never) * small().metrics.step_time_s / slow.metrics.step_time_s)
+    assert found.speed == pytest.approx(never + (1 - never) * run.metrics.step_time_s / mean_s)
+
+
+def test_stragglers_of_a_run_that_does_not_fit_are_simulated_as_it_was() -> None:
+    run = sim.scenario({**SCENARIO, "model": "llama3-70b", "job": {"sequence_length": 64, "global_batch": 16}})
+    found = sim.goodput(run.simulate(allow_oom=True), "5000 h", stragglers={"gpu": "100 h"})
+    assert not found.run.fits
+    assert found.slowed_step_s > found.run.metrics.step_time_s
 
 
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
