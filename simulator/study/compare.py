@@ -21,6 +21,7 @@ from ..errors import UserError, must_be
 from ..escape import Summarised
 from ..program.labels import plain_name
 from ..simulation.run import Run
+from ..simulation.steady_state import has_transitions
 from ..units import GIB, seconds
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def _results(run: Run) -> Iterator[tuple[str, Any]]:
     """The results of a run that a comparison looks at, by name."""
     yield from _flat(_plain(run.metrics))
+    first = run.steps or has_transitions(run.scenario.perturb)
+    yield "measured", run.observation.window.text if first else "a step of a long run"
     yield "peak_memory_gib", run.peak_memory_bytes / GIB
     yield "gpus", run.gpus
     yield from ((f"stage {stage}.compute_s", took_s) for stage, took_s in sorted(stage_seconds(run).items()))

@@ -39,6 +39,16 @@ def test_what_was_changed_is_listed_with_what_follows_from_it() -> None:
     assert "step_time_s" in found.to_pandas().index
 
 
+def test_steps_that_are_measured_in_different_ways_say_so() -> None:
+    """With a disturbance that ends the first step is measured; other runs, of one step or of several, are of a long run."""
+    plan = sim.Plan(pp=2, schedule="zb-h1", optimizer="post-validated")
+    brief, usual = (scenario(plan=plan, perturb=of).simulate() for of in ((sim.Perturb(rank=0, speed=1.0, until_s=1.0),), ()))
+    first = "the first step, from a standing start to the last arrival"
+    assert sim.compare({"one": usual, "other": brief}).result["measured"] == ("a step of a long run", first)
+    assert "measured" not in sim.compare({"one": usual, "other": scenario().simulate()}).result
+    assert "measured" not in sim.compare({"one": brief, "other": scenario(plan=plan).simulate(steps=1)}).result
+
+
 def test_what_stands_behind_a_name_is_compared_too() -> None:
     """Two models, links or boards that a scenario calls by one name."""
     text = "plan: {pp: 2}\njob: {sequence_length: 256, global_batch: 32}"
