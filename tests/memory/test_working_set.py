@@ -20,7 +20,7 @@ from simulator.program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRA
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import layout_of, program_of
-from simulator.workload.framework import Framework, Fusion, MemoryOverhead
+from simulator.workload.framework import Framework, Fusion, LowPrecision, MemoryOverhead
 
 from ..small_scenarios import scenario, small_cluster, small_model
 
@@ -83,6 +83,21 @@ def test_t11_6_what_was_repeated_is_held_already(recompute: Any, attention: str)
         for words in ("none", recompute)
     )
     assert plain == {name: again[name] for name in plain}
+
+
+@pytest.mark.parametrize("recompute", ["full", sim.Recompute(ops=("mlp_up", "gated_activation"))])
+@pytest.mark.parametrize("scaling", ["delayed", "current"])
+def test_t11_6_a_repeated_cast_has_no_more_of_a_working_set_than_the_cast(recompute: Any, scaling: Any) -> None:
+    """Weights are in no working set, and operands are in that of the GEMM."""
+    recipe = LowPrecision(scaling=scaling, cached_weights=False)
+    chosen = of(sim.Plan(dp=4, recompute=recompute), dtype="fp8", low_precision=recipe)
+    forward, backward = (
+        {op.name: op for op in ops_of(chosen, phase) if isinstance(op, Compute)} for phase in (FORWARD, BACKWARD)
+    )
+    casts = [name for name, op in forward.items() if op.purpose in (Purpose.CAST, Purpose.CAST_WEIGHTS)]
+    repeated = [backward[f"{name}.again"] for name in casts if f"{name}.again" in backward]
+    assert repeated
+    assert not any(op.working_bytes for op in (*repeated, *map(forward.__getitem__, casts)))
 
 
 def test_t11_6_gradients_of_tables_and_of_weights_that_are_added_by_a_kernel() -> None:

@@ -69,9 +69,12 @@ def _working(body: Body, forward: Body, sizes: Sizes) -> Iterator[AnyOp]:
         if isinstance(op, Compute) and op.operator == op.name
     }
     added = {op.operator for op in body.ops if op.purpose is Purpose.ACCUMULATE}
+    # casts and sums of parts, repeated or not: what they read and write belongs to the operators beside them
+    beside = {(op.operator, op.kernel) for op in forward.ops if isinstance(op, Compute) and op.purpose is not None}
     for op in (replace(op, held_results=()) if op.held_results else op for op in body.ops):
         first = inputs.get(op.operator)
-        if isinstance(op, Compute) and first and op.purpose in (None, Purpose.ACCUMULATE, Purpose.RECOMPUTE):
+        counts = isinstance(op, Compute) and op.purpose in (None, Purpose.ACCUMULATE, Purpose.RECOMPUTE)
+        if isinstance(op, Compute) and counts and first and (op.operator, op.kernel) not in beside:
             yield replace(op, working_bytes=int(_working_bytes(op, first, sizes, makes_gradient=op.operator in added)))
         else:
             yield op
