@@ -74,7 +74,10 @@ def tokens_of_chunk(tokens: int, vocab: int, hidden: int) -> int:
 
 
 def sums_of_chunks(kernel: Gemm) -> Iterator[Rowwise]:
-    """The kernels that add the gradient of a chunk to the sum: a cast to fp32, and the sum, which is kept in the job's format."""
+    """The kernels that add the gradient of a chunk to the sum, which is kept in the job's format: a cast to fp32, unless the
+    gradient is in fp32, and the addition.
+    """
     width = int(kernel.element_bytes)
     for name, moved in (("cast", width + FP32_BYTES), ("add", FP32_BYTES + 2 * width)):
-        yield Rowwise(name, kernel.m * kernel.batch, kernel.n, width, moved)
+        if name != "cast" or width < FP32_BYTES:
+            yield Rowwise(name, kernel.m * kernel.batch, kernel.n, width, moved)

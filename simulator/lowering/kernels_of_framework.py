@@ -206,14 +206,19 @@ def _pieces(op: BlockOp, framework: Framework, tp: int, dtype: str) -> list[Bloc
         return [*copies, *_pieces(whole, framework, tp, dtype)]
     if isinstance(kernel, Attention) and framework.attention == UNFUSED:
         return _attention(op, kernel, framework, tp, dtype)
+    if op.name in PERMUTATIONS and not framework.fusion.permutation:
+        return _permuted(op)
+    return _of_logits(op, framework) if kind == LOSS_OPERATOR else _whole_or_split(op, framework)
+
+
+def _whole_or_split(op: BlockOp, framework: Framework) -> list[BlockOp]:
+    """An operator on rows as one kernel, or as those of PyTorch if the framework does not fuse them."""
+    kind = _kind(op)
     apart = PIECES.get(kind)
     if kind.endswith(GATED):
         gate, multiply = kind.removesuffix(GATED), ("multiply", 3, 0)
         apart = "activation", ((gate, 2, 0), multiply), (multiply, multiply, (f"{gate}_backward", 3, 0))
-    if op.name in PERMUTATIONS and not framework.fusion.permutation:
-        return _permuted(op)
-    found = [op] if apart is None or getattr(framework.fusion, apart[0]) else _split(op, apart[1], apart[2])
-    return [*_wide_logits(op, framework), *found, *_metrics(op, framework, late=False)] if kind == LOSS_OPERATOR else found
+    return [op] if apart is None or getattr(framework.fusion, apart[0]) else _split(op, apart[1], apart[2])
 
 
 def _permuted(op: BlockOp) -> list[BlockOp]:
@@ -237,12 +242,21 @@ def _repeated(op: BlockOp, few: Attention) -> Iterator[BlockOp]:
     yield replace(op, forward=whole, input_gradient=back, saved_bytes=op.saved_bytes + more_bytes)
 
 
-def _wide_logits(loss: BlockOp, framework: Framework) -> Iterator[BlockOp]:
-    """The cast of logits to fp32 before the loss, and of their gradient back, if a framework casts them apart from the loss."""
+def _of_logits(loss: BlockOp, framework: Framework) -> list[BlockOp]:
+    """The kernels of a loss with its metrics. A cast of the logits to fp32 may precede them, which then read and write fp32."""
     whole = _rowwise(loss.forward)
-    if framework.fp32_logits and whole.element_bytes < FP32_BYTES:
-        cast = replace(whole, op="cast", bytes_per_element=whole.element_bytes + FP32_BYTES)
-        yield BlockOp("wide_logits", cast, Split.INNER, cast)
+    if not framework.fp32_logits or whole.element_bytes == FP32_BYTES:
+        return [*_whole_or_split(loss, framework), *_metrics(loss, framework, late=False)]
+    cast = replace(whole, op="cast", bytes_per_element=whole.element_bytes + FP32_BYTES)
+    wide = replace(loss, forward=_in_fp32(whole), input_gradient=loss.input_gradient and _in_fp32(_rowwise(loss.input_gradient)))
+    casts = BlockOp(f"wide_logits of {loss.name}", cast, Split.INNER, cast)
+    return [casts, *_whole_or_split(wide, framework), *_metrics(wide, framework, late=False)]
+
+
+def _in_fp32(kernel: Rowwise) -> Rowwise:
+    """A kernel of the loss, which moves one element in the format of the logits and one in fp32, on logits in fp32."""
+    wider_bytes = FP32_BYTES - kernel.element_bytes
+    return replace(kernel, element_bytes=FP32_BYTES, bytes_per_element=kernel.bytes_per_element + wider_bytes)
 
 
 def _metrics(loss: BlockOp, framework: Framework, *, late: bool) -> Iterator[BlockOp]:
@@ -250,19 +264,23 @@ def _metrics(loss: BlockOp, framework: Framework, *, late: bool) -> Iterator[Blo
     whole = _rowwise(loss.forward)
     width = FP32_BYTES if framework.fp32_logits else whole.element_bytes
     for number, metric in enumerate(framework.metrics):
-        for name, narrow, wide in METRICS[metric] if (metric in AFTER_BACKWARD) is late else ():
+        for i, (name, narrow, wide) in enumerate(METRICS[metric] if (metric in AFTER_BACKWARD) is late else ()):
             if name != "cast" or width < FP32_BYTES:
-                kernel = replace(whole, op=name, bytes_per_element=narrow * width + wide * FP32_BYTES)
-                called = f"metric {number} {name}"
+                kernel = replace(whole, op=name, element_bytes=width, bytes_per_element=narrow * width + wide * FP32_BYTES)
+                called = f"metric {number} of {loss.name} {i} {name}"
                 yield BlockOp(called, None, Split.INNER, kernel) if late else BlockOp(called, kernel, Split.INNER)
 
 
 def _split(op: BlockOp, forward: Sequence[Piece], backward: Sequence[Piece]) -> list[BlockOp]:
     """The kernels of a split operator on rows: the first owns the parameters, the last forward kernel the bytes for backward.
 
-    The first sum of the backward pass runs over tokens and adds to the gradients of the operator's parameters.
+    The first sum of the backward pass runs over tokens and adds to the gradients of the operator's parameters. Nothing in fp32 is
+    cast to fp32.
     """
     whole, inner = _rowwise(op.forward), Split.INNER if op.split is Split.LOSS else op.split
+    forward, backward = (
+        [piece for piece in pieces if piece[0] != "cast" or whole.element_bytes < FP32_BYTES] for pieces in (forward, backward)
+    )
 
     def kernel(piece: Piece) -> Rowwise:
         return replace(whole, op=piece[0], bytes_per_element=piece[1] * whole.element_bytes + piece[2] * FP32_BYTES)
@@ -281,13 +299,14 @@ def _split(op: BlockOp, forward: Sequence[Piece], backward: Sequence[Piece]) -> 
 def _softmax_in_fp32(width: int) -> list[Step]:
     """Megatron-LM's softmax where its own kernel cannot run."""
     cast, moved = ("cast", width + FP32_BYTES), 2 * FP32_BYTES
-    return [
+    steps: list[Step] = [
         ("wide", cast, cast),
         ("scale", ("scale", moved), ("scale", moved)),
         ("mask", ("mask", moved), ("mask_backward", moved)),
         ("softmax", ("softmax", moved), ("softmax_backward", moved + FP32_BYTES)),
         ("narrow", cast, cast),
     ]
+    return steps if width < FP32_BYTES else steps[1:-1]
 
 
 def _softmax_apart(width: int, dtype: str) -> list[Step]:

@@ -91,6 +91,13 @@ def test_t9_10_every_chunk_adds_its_gradient_to_the_sum(adds: bool, sharding: st
     assert [kernel.traffic_bytes for kernel in sums] == [VOCAB * HIDDEN * 6, VOCAB * HIDDEN * 8] * 5
 
 
+def test_t9_10_gradients_in_fp32_are_added_without_a_cast() -> None:
+    ops = head(program_of(of(dtype="fp32")))
+    sums = [op.kernel for op in ops if op.purpose is Purpose.ACCUMULATE]
+    assert sums
+    assert {kernel.traffic_bytes for kernel in sums} == {VOCAB * HIDDEN * (4 + 4 + 4)}
+
+
 def test_a_frozen_head_has_no_gradients_to_add() -> None:
     ops = head(program_of(of(lora=sim.Lora())))
     assert not [op for op in ops if op.part is Part.WEIGHT_GRADIENT]

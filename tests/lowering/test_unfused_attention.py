@@ -18,13 +18,13 @@ from ..small_scenarios import scenario, small_cluster, small_model
 SEQ, HEADS = 128, 8
 
 
-def of_scores(dtype: str, element_bytes: int) -> list[BlockOp]:
-    """The operators on scores in a layer under DeepSpeed of 2023 with Hugging Face's Llama."""
+def of_scores(dtype: str, element_bytes: int, *, software: str = "deepspeed-2023", seq: int = SEQ) -> list[BlockOp]:
+    """The operators on scores in a layer, under DeepSpeed of 2023 with Hugging Face's Llama or another framework."""
     model = small_model(1)
-    layer = [(0, op) for op in model.block.layer(model, batch=1, seq=SEQ, element_bytes=element_bytes)]
-    found = [op for _, op in framework_kernels(layer, sim.framework("deepspeed-2023"), dtype=dtype)]
+    layer = [(0, op) for op in model.block.layer(model, batch=1, seq=seq, element_bytes=element_bytes)]
+    found = [op for _, op in framework_kernels(layer, sim.framework(software), dtype=dtype)]
     return [
-        op for op in found if isinstance(op.forward, Rowwise) and op.name.startswith("attention_") and op.forward.columns == SEQ
+        op for op in found if isinstance(op.forward, Rowwise) and op.name.startswith("attention_") and op.forward.columns == seq
     ]
 
 
@@ -59,3 +59,10 @@ def test_t9_5_the_format_of_the_job_decides(dtype: Any) -> None:
     assert [name for name in names if name not in ("residual", "norm", "keys", "values") and " " not in name] == [
         name for name, *_ in MOVED[dtype][1]
     ]
+
+
+def test_t9_9_in_fp32_a_softmax_that_is_not_fused_casts_nothing() -> None:
+    """Scores by threes, which Megatron-LM's kernel does not take, are scaled, masked and normalised as they are."""
+    found = of_scores("fp32", 4, software="megatron-lm-2022", seq=SEQ + 1)
+    assert [op.name for op in found] == [f"attention_{word}" for word in ("scale", "mask", "softmax", "dropout")]
+    assert found[2].saved_bytes == 4 * HEADS * (SEQ + 1) ** 2
