@@ -136,9 +136,8 @@ def _lowered(
     state = _sharded_state(model, plan, job, framework, dp, reduced_bytes)
     program = (zero3 if sharding.gathers else zero1)(program, state) if sharding.kind != "none" else program
     if job.full_optimizer.kind == "muon":
-        program = muon(
-            program, Muon(job.full_optimizer, state.replicas if sharding.kind != "none" else None, plan.tp, gradient_bytes)
-        )
+        divided = state.replicas if sharding.kind != "none" else None
+        program = muon(program, Muon(job.full_optimizer, divided, plan.tp, gradient_bytes, element_bytes))
     program = offload_state(program, OffloadedState(plan.offloading, replicas.replicas, state, framework.offload))
     program = all_reduced(program) if sharding.kind in framework.all_reduced_gradients else program
     program = cast_weights(program, narrow) if narrow else program

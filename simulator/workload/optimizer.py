@@ -101,10 +101,10 @@ class Optimizer(Declared):
     def pieces(self, element_bytes: int, *, fused: bool) -> tuple[Piece, ...]:
         """The kernels of an update (of Muon those of Adam): one fused kernel, or the multi-tensor operators of PyTorch.
 
-        An update with a master copy also writes the half-precision weight, even if there is none.
+        An update with a master copy of parameters of 16 bits also writes these, even if ranks keep the master copy alone.
         """
         full = self.full
-        master = full.master == "fp32"
+        master = full.master == "fp32" and element_bytes < FP32_BYTES
         weight_bytes, cast_bytes = (FP32_BYTES, HALF_BYTES) if master else (element_bytes, 0)
         moments_bytes = self.moments_of(matrix=False).size_bytes
         if fused or full.moments == "8bit":

@@ -90,6 +90,21 @@ def test_t20_2_an_update_moves_the_state_twice(kind: str) -> None:
     assert update.kernel.traffic_bytes == pytest.approx(moved * of().model.parameters, rel=1e-9)
 
 
+@pytest.mark.parametrize(("kind", "moments"), [("adam", 2), ("sgd", 0), ("sgd-momentum", 1), ("muon", 2)])
+@pytest.mark.parametrize("fused", [True, False])
+def test_t20_2_in_fp32_there_is_no_weight_of_16_bits_to_write(kind: str, moments: int, fused: bool) -> None:
+    """Of one kernel: gradient read, moments and weight read and written. No kernel casts, and the matrices of Muon move 2 bytes
+    less."""
+    update, in_bf16 = (update_of(of(kind, fused=fused, dtype=dtype)) for dtype in ("fp32", "bf16"))
+    assert not [op for op in update if op.name == "cast"]
+    saved = 2 if fused else 4 + 2
+    matrices = LAYERS * sum(rows * columns for rows, columns in MATRICES) if kind == "muon" else 0
+    others = of().model.parameters - matrices
+    assert traffic_bytes(in_bf16) - traffic_bytes(update) == saved * others + 2 * matrices
+    if fused and not matrices:
+        assert traffic_bytes(update) == (GRADIENT_BYTES + 2 * 4 * (1 + moments)) * others
+
+
 @pytest.mark.parametrize(
     ("kind", "kernels", "moved"), [("adam", 9, 86), ("sgd", 3, 4 + 8 + 8 + 4 + 6), ("adam-8bit", 1, 12.0625)]
 )
@@ -123,6 +138,8 @@ def test_t20_3_muon_orthogonalises_the_matrices_of_layers_and_adam_does_the_rest
     assert memory_of(of("muon"), layout_of(of("muon")))[0].optimizer_bytes == 12 * others + 8 * matrices
     three = flop_of(update_of(of(sim.Optimizer("muon", newton_schulz_steps=3))))
     assert three * 5 == flop_of(update) * 3
+    in_pieces = [op.name for op in update_of(of("muon", fused=False))]
+    assert len(set(in_pieces)) == len(in_pieces)
 
 
 def test_t20_4_a_sharded_optimizer_gives_each_rank_whole_matrices() -> None:

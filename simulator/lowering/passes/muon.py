@@ -27,10 +27,10 @@ from .data_parallel import OPTIMIZER, Replicas, replica_count
 from .tensor_parallel import TP
 
 FP32_BYTES, HALF_BYTES = 4, 2
-MOMENTUM_BYTES, NORMALISE_BYTES, UPDATE_BYTES = 12, 10, 20
+MOMENTUM_BYTES, NORMALISE_BYTES, UPDATE_BYTES = 12, 10, 18
 """Traffic per parameter besides the read of the gradient. The momentum is read and written, and the direction written in fp32
 (12); the direction is read for its norm, read again and written in bf16 (10). Behind the iterations it is cast to fp32 (6) and
-read, the master copy read and written, and the weight written in half precision (14)."""
+read, and the master copy read and written (12); a weight in half precision is written beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Muon:
     """Number of ranks that divide the optimizer; None if it is not divided."""
     tp: int
     gradient_bytes: int
+    element_bytes: int
 
 
 class Matrix(NamedTuple):
@@ -124,7 +125,8 @@ def _with_matrices(body: Body, matrices: Mapping[Matrix, int], others: int, plan
         # grouped experts are one batch, other matrices follow each other
         for i in range(1 if matrix.expert else number):
             yield from _orthogonal(f"matrix {kind}.{i}", matrix, number if matrix.expert else 1, plan)
-    yield _kernel("update", Rowwise("update", parameters, 1, FP32_BYTES, UPDATE_BYTES))
+    written_bytes = HALF_BYTES if plan.element_bytes < FP32_BYTES else 0
+    yield _kernel("update of matrices", Rowwise("update", parameters, 1, FP32_BYTES, UPDATE_BYTES + written_bytes))
 
 
 def _orthogonal(name: str, matrix: Matrix, batch: int, plan: Muon) -> Iterator[AnyOp]:
