@@ -97,6 +97,19 @@ def test_t11_1_weight_gradients_need_less_than_input_gradients(schedule: str) ->
             assert held[at] == run.memory[rank].static_bytes + of_then
 
 
+@pytest.mark.parametrize("norms", ["before", "after", "both"])
+@pytest.mark.parametrize("shared_tokens", [True, False])
+def test_t11_1_input_gradients_free_what_a_norm_reads_of_a_repeated_reduction(norms: str, shared_tokens: bool) -> None:
+    """A layer that ends in a norm repeats the reduction before it: early or not, W needs nothing of its result."""
+    held = []
+    for early_stop in (False, True):
+        again = sim.Recompute("full", early_stop=early_stop)
+        plan = sim.Plan(tp=2, pp=4, dp=1, schedule="zb-h1", sequence_parallel=shared_tokens, recompute=again)
+        chosen = scenario(small_model(layers=8, norms=norms), plan=plan)
+        held.append([rank.activations_bytes for rank in memory_of(chosen, layout_of(chosen))])
+    assert held[0] == held[1]
+
+
 def test_state_is_counted_per_parameter_and_sharded_by_zero1() -> None:
     model = small_model(layers=8)
     whole = scenario(model, small_cluster(1), sim.Plan(dp=4)).simulate().memory[0]

@@ -68,9 +68,10 @@ def _between(body: Body, forward: Body, weights: Body) -> Body:
 
 def _read_by(op: AnyOp, attention: set[str]) -> Iterator[tuple[str, int]]:
     """The operators that read what an operation holds, and its bytes, less what it frees. What came from other ranks stays for
-    weight gradients, except for attention."""
+    weight gradients, except for attention, and except for results that a repeated collective holds for another operator."""
     if op.purpose in BETWEEN and (isinstance(op, Compute) or op.operator in attention):
         yield op.operator, op.held_bytes - op.freed_bytes - sum(size_bytes for _, size_bytes in op.held_results)
+    if op.purpose in BETWEEN:
         yield from op.held_results
 
 
