@@ -172,6 +172,7 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
         listed=op.listed,
         keeps_result=op.keeps_result and forward,
         input_kept=op.input_kept,
+        input_shared=op.input_shared,
         parameters=op.parameters if forward else 0,
         whole_parameters=op.whole_parameters if forward else 0,
         held_bytes=op.saved_bytes if forward else 0,

@@ -150,6 +150,8 @@ class Compute(Op):
     """For attention: whether `held_bytes` includes the result, because no other op keeps it unchanged."""
     input_kept: bool = False
     """For a GEMM that may keep its input in fewer bits: whether another op keeps the input unchanged."""
+    input_shared: bool = False
+    """For a GEMM of a linear layer: whether other ops read the same input, in the format of activations."""
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernel on the ranks of every variant; one for all where `rows_of_variants` is empty."""

@@ -161,6 +161,43 @@ def test_t10_3_an_activation_writes_both_halves_of_its_gradient_in_the_narrow_fo
         assert (forward.bytes_per_element, backward.bytes_per_element) == pytest.approx((6 + more, 10 + 2 * more))
 
 
+def moved_by(name: str, recipe: LowPrecision, dtype: str = "fp8", **model: Any) -> float:
+    """Bytes that a kernel of the first layer moves for each element."""
+    of = small.scenario(
+        small.small_model(2, **model), job=sim.Job(256, 8, dtype=dtype), framework=Framework(low_precision=recipe)
+    )
+    kernels = {op.name: op.kernel for op in computed(program_of(of)) if isinstance(op.kernel, Rowwise)}
+    return kernels[name].bytes_per_element
+
+
+LATENT_KEYS = {"kv_lora_rank": 64, "rope_head_dim": 32, "head_dim": 96, "kv_heads": 8}
+MIXTURE = {"experts": 4, "experts_per_token": 2, "expert_ffn_hidden": 256}
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "fp8_block", "mxfp8"])
+def test_t10_3_a_norm_writes_16_bits_as_well_where_something_reads_them(dtype: str) -> None:
+    """It reads 16 bits and writes two narrow copies: alone before queries, keys and values, beside 16 bits for a router and its
+    experts, for the latent of keys, and for an MLP behind the same norm. Without narrow copies for later it writes one."""
+    alone = 2 + 2 * NARROW_BYTES[dtype]
+    usual, again = LowPrecision(), LowPrecision(keeps_narrow=False)
+    assert moved_by("0.attention_norm", usual, dtype) == pytest.approx(alone)
+    assert moved_by("0.mlp_norm", usual, dtype) == pytest.approx(alone)
+    assert moved_by("0.mlp_norm", usual, dtype, **MIXTURE) == 4, "the router is not narrow"
+    assert moved_by("0.mlp_norm", usual, dtype, **MIXTURE, shared_experts=1) == pytest.approx(alone + 2)
+    assert moved_by("0.attention_norm", usual, dtype, **LATENT_KEYS) == pytest.approx(alone + 2)
+    assert moved_by("0.attention_norm", usual, dtype, parallel_mlp="one_norm") == pytest.approx(alone + 2)
+    assert moved_by("0.attention_norm", usual, dtype, parallel_mlp="two_norms") == pytest.approx(alone)
+    assert moved_by("0.attention_norm", again, dtype) == pytest.approx(2 + 2 + NARROW_BYTES[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "mxfp8"])
+def test_t10_3_an_activation_writes_16_bits_as_well_for_weight_gradients_in_16_bits(dtype: str) -> None:
+    """Forward two halves in and one element out, which is kept; backward three in and two out, beside one narrow copy of each."""
+    recipe, width = LowPrecision(activation_casts=True, weight_gradients=False), NARROW_BYTES[dtype]
+    assert moved_by("0.gated_activation", recipe, dtype) == pytest.approx(3 * 2 + width)
+    assert moved_by("0.gated_activation.dgrad", recipe, dtype) == pytest.approx(5 * 2 + 2 * width)
+
+
 def laid_out(cluster: str, dtype: str, **recipe: bool) -> dict[str, int]:
     """The kernels beside GEMMs, by name, with the bytes that they move."""
     of = scenario(dtype=dtype, low_precision=LowPrecision(norm_casts=False, **recipe))

@@ -3,8 +3,9 @@
 Attention, norms, activations and the projection to the vocabulary stay in the wide format. The input of a linear layer, its
 weights and the gradient of its output are each cast once before the GEMMs, into two copies: one unchanged in layout and one
 transposed, or scaled across, for the GEMM along tokens. With one scale, GPUs that read any layout need no second copy. A norm or
-an activation can write the copies instead of its own result. Scales come from earlier steps (delayed), from the present tensor
-(current, nvfp4: one more read of the tensor), or from blocks.
+an activation can write the copies instead of its result, or beside it if something reads that in 16 bits. Scales come from
+earlier steps (delayed), from the present tensor (current, nvfp4: one more read of the tensor), or from blocks.
+
 With sequence parallelism cast shares are gathered. Scales of blocks go along one dimension: the gradient of a result, which two
 GEMMs need, is gathered in both copies (`_all_gather_mxfp8` in transformer_engine/pytorch/distributed.py). References:
 Micikevicius et al., arXiv 2209.05433; NVIDIA Transformer Engine.
@@ -196,11 +197,18 @@ class _Caster:
         transposed = self.formats.keeps_narrow(op) if op.part is Part.FORWARD else self.formats.recipe.weight_gradients
         transposed = transposed and not op.frozen and self.formats.transposes
         copies = 2 if transposed and not (gathered and self.formats.dtype == TENSOR_SCALED) else 1
-        if not self._written_by_last(copies):
+        if not self._written_by_last(copies, beside=self._read_in_wide(op)):
             self.out += self._casts(op, "cast", kernel.m // (self.formats.shares if gathered else 1), kernel.k, copies)
 
-    def _written_by_last(self, copies: int) -> bool:
-        """Whether the previous op can write the cast copies instead of its result; if so, changes the op to write the copies."""
+    def _read_in_wide(self, op: Compute) -> bool:
+        """Whether the operand of a GEMM is needed in the wide format too: by other operators, or by the weight gradient."""
+        if op.part is Part.FORWARD:
+            return op.input_shared or not self.formats.keeps_narrow(op)
+        return not self.formats.recipe.weight_gradients
+
+    def _written_by_last(self, copies: int, *, beside: bool) -> bool:
+        """Whether the previous op can write the cast copies, instead of its result or (`beside`) as well; if so, the op is
+        changed."""
         last = self.out[-1] if self.out else None
         if not isinstance(last, Compute) or not isinstance(last.kernel, Rowwise) or self.formats.reads_for_scale:
             return False
@@ -209,7 +217,7 @@ class _Caster:
         if not (recipe.norm_casts and name in NORMS) and not (recipe.activation_casts and activation):
             return False
         written = 2 if name.endswith(f"{GATED}_backward") else 1
-        change = written * (copies * self.formats.width - self.formats.element_bytes)
+        change = written * (copies * self.formats.width - (0 if beside else self.formats.element_bytes))
         kernel = replace(last.kernel, bytes_per_element=last.kernel.bytes_per_element + change)
         self.out[-1] = replace(last, kernel=kernel)
         return True

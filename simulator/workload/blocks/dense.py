@@ -58,6 +58,8 @@ class BlockOp(Plain):
     """For attention: whether `saved_bytes` includes the result, because no other operator keeps it unchanged."""
     input_kept: bool = False
     """For a linear layer that may keep its input in fewer bits: whether another operator keeps the input unchanged."""
+    input_shared: bool = False
+    """For a linear layer: whether other operators read the same input, in the format of activations."""
     makes: tuple[str, ...] = ()
     """The inputs of attention (`QUERIES`, `KEYS`, `VALUES`) that the operator produces, without inputs that only pass through
     it."""
@@ -111,7 +113,8 @@ def attention(model: Architecture, batch: int, seq: int, element_bytes: int, pre
     """Attention from its projections to its output, without norms of the residual stream."""
     tokens, queries, keys = batch * seq, model.heads * model.head_dim, model.kv_heads * model.head_dim
     qkv = linear("qkv", (tokens, model.hidden, queries + 2 * keys, element_bytes), Split.COLUMN, bias=biased(model, "qkv"))
-    yield replace(qkv, matrices=(queries, keys, keys), makes=(QUERIES, KEYS, VALUES))
+    shared = model.parallel_mlp == "one_norm"
+    yield replace(qkv, matrices=(queries, keys, keys), makes=(QUERIES, KEYS, VALUES), input_shared=shared)
     if model.qk_norm == "head":
         rows = (tokens * (model.heads + model.kv_heads), model.head_dim, element_bytes)
         parameters = 2 * _norm_parameters(model, model.head_dim)

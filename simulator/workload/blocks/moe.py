@@ -74,7 +74,7 @@ def _queries(model: Architecture, tokens: int, element_bytes: int) -> Iterator[B
     rank, queries, bias = model.q_lora_rank, model.heads * model.head_dim, biased(model, "qkv")
     if not rank:
         whole = linear("q", (tokens, model.hidden, queries, element_bytes), Split.COLUMN, bias=bias)
-        yield replace(whole, makes=(QUERIES,))
+        yield replace(whole, makes=(QUERIES,), input_shared=True)  # the projection to the latent of keys reads it too
         return
     yield linear("q_down", (tokens, model.hidden, rank, element_bytes), Split.SEQUENCE, bias=bias)
     yield norm(model, "q_norm", (tokens, rank, element_bytes))
@@ -100,7 +100,8 @@ def _shared(model: Architecture, tokens: int, element_bytes: int) -> Iterator[Bl
     if not model.shared_experts:
         return
     gates, width = 2 if model.gated_mlp else 1, model.shared_experts * model.expert_ffn_hidden
-    yield linear("shared_up", (tokens, model.hidden, gates * width, element_bytes), Split.COLUMN, bias=biased(model, "mlp_up"))
+    up = linear("shared_up", (tokens, model.hidden, gates * width, element_bytes), Split.COLUMN, bias=biased(model, "mlp_up"))
+    yield replace(up, input_shared=True)  # the router and the experts read it too
     activated = dense.activation(model, (tokens, width, element_bytes))
     yield replace(activated, name=f"shared_{activated.name}")
     yield linear("shared_down", (tokens, width, model.hidden, element_bytes), Split.ROW, bias=biased(model, "mlp_up"))
