@@ -234,7 +234,7 @@ def _repeated(op: BlockOp, few: Attention) -> Iterator[BlockOp]:
     tokens, width, shares = few.batch * few.seq, few.element_bytes, few.kv_heads / few.heads
     for name, depth in zip(("keys", "values"), few.widths, strict=True):
         copied = Rowwise("repeat", tokens, few.heads * depth, width, (1 + shares) * width)
-        yield BlockOp(f"{op.name}_{name}", copied, Split.INNER, replace(copied, op="sum"))
+        yield BlockOp(f"{op.name}_repeated_{name}", copied, Split.INNER, replace(copied, op="sum"))
     back = op.input_gradient
     back = replace(back, kv_heads=few.heads) if isinstance(back, Attention) else back
     more_bytes = tokens * (few.heads - few.kv_heads) * sum(few.widths) * width

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import simulator as sim
+from simulator.config import catalog
 from simulator.config.scenario import Scenario
 from simulator.lowering import lower as lowering
 from simulator.program.operations import AnyOp
@@ -137,3 +138,14 @@ def test_no_pass_reads_the_names_of_another(name: str, monkeypatch: pytest.Monke
     assert Numbering().program(renamed) == Numbering().program(as_named)
     again = chosen.simulate()
     assert (again.metrics, again.memory) == (run.metrics, run.memory)
+
+
+@pytest.mark.parametrize("model", [{}, {"mtp_layers": 2}, MIXTURE], ids=str)
+@pytest.mark.parametrize("framework", sorted(catalog.files("frameworks")))
+def test_names_of_operations_are_unique_with_every_framework(framework: str, model: dict[str, Any]) -> None:
+    """Also where keys are repeated before attention in several kernels, and where several losses have metrics."""
+    software = replace(sim.framework(framework), metrics=("loss", "accuracy"), fp32_logits=True)
+    software = replace(software, fusion=replace(software.fusion, linear_cross_entropy=False))
+    chosen = scenario(small_model(layers=4, **model), small_cluster(1), sim.Plan(pp=2), framework=software)
+    for body in program_of(chosen).bodies.values():
+        assert len({op.name for op in body.ops}) == len(body.ops)

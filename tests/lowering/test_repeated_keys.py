@@ -28,7 +28,7 @@ def ops(*, repeated: bool, kv_heads: int = KEYS, **plan: Any) -> list[Any]:
 def test_t9_12_copies_forward_and_sums_backward() -> None:
     few, many = ({op.name: op for op in ops(repeated=here) if isinstance(op, Compute)} for here in (False, True))
     new = {name.partition(".")[2]: many[name].kernel for name in many if name not in few}
-    assert set(new) == {f"attention_{what}{end}" for what in ("keys", "values") for end in ("", ".dgrad")}
+    assert set(new) == {f"attention_repeated_{what}{end}" for what in ("keys", "values") for end in ("", ".dgrad")}
     moved = TOKENS * DEPTH * 2 * (HEADS + KEYS)
     assert all(isinstance(kernel, Rowwise) and kernel.traffic_bytes == moved for kernel in new.values())
 
