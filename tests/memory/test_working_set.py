@@ -113,6 +113,19 @@ def test_t11_6_gradients_of_tables_and_of_weights_that_are_added_by_a_kernel() -
     assert {op.working_bytes for op in found if op.purpose is None} == {2 * TOKENS * 3 * HIDDEN}
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_t11_6_a_head_and_look_ups_that_share_a_table_make_gradients_as_large_as_it(tied: bool) -> None:
+    """The table counts as a parameter of the embedding, and its gradients are made wherever it is read."""
+    table = VOCAB * HIDDEN // TOKENS
+    model = small_model(layers=2, tied_embeddings=tied, mtp_layers=2)
+    apart = of(model=model, fusion=Fusion(accumulation=False))
+    for name in ("logits", "logits_2", "logits_3"):
+        assert working(apart, name, Part.WEIGHT_GRADIENT) == HIDDEN + VOCAB + table
+        assert working(apart, name, Part.WEIGHT_GRADIENT, Purpose.ACCUMULATE) == table
+    for name in ("embedding", "embedding_2", "embedding_3"):
+        assert working(apart, name, Part.WEIGHT_GRADIENT) == 3 * HIDDEN + table
+
+
 def test_t11_6_the_peak_is_higher_by_what_the_largest_sum_has_more() -> None:
     """All activations are held when the gradient of the logits makes that of their input."""
     (rank,) = memory(of(model=small_model(layers=8)))

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...frozen import replace
-from ...kernels import Gemm, Kernel, Part, Rowwise, Split
+from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
 from ...program.operations import AnyOp, Compute, Purpose
 from ...program.program import ACTIVATION, Body, Program
 from ...program.slot import FORWARD, KINDS
@@ -69,6 +69,9 @@ def _working(body: Body, forward: Body, sizes: Sizes) -> Iterator[AnyOp]:
         if isinstance(op, Compute) and op.operator == op.name
     }
     added = {op.operator for op in body.ops if op.purpose is Purpose.ACCUMULATE}
+    # a table that several look-ups share, or a look-up and a head, counts as a parameter of one of them
+    outside = [op.parameters for op in inputs.values() if op.layer < 0]
+    inputs |= {name: replace(op, parameters=max(outside)) for name, op in inputs.items() if op.split is Split.LOOKUP}
     # casts and sums of parts, repeated or not: what they read and write belongs to the operators beside them
     beside = {(op.operator, op.kernel) for op in forward.ops if isinstance(op, Compute) and op.purpose is not None}
     for op in (replace(op, held_results=()) if op.held_results else op for op in body.ops):
@@ -102,7 +105,7 @@ def _working_bytes(op: Compute, first: Compute, sizes: Sizes, *, makes_gradient:
         return max(0.0, _tensors_bytes(op, kernel) - op.held_bytes)
     here = op.part is Part.WEIGHT_GRADIENT and not sizes.gradients_elsewhere[op.expert]
     if here and (op.split is Split.LOOKUP or makes_gradient):
-        gradient_bytes = first.parameters * sizes.element_bytes
+        gradient_bytes = _elements_of_gradient(op, first) * sizes.element_bytes
     if op.purpose is Purpose.ACCUMULATE:
         return gradient_bytes
     if op.part is Part.WEIGHT_GRADIENT and isinstance(kernel, Gemm):
@@ -110,6 +113,15 @@ def _working_bytes(op: Compute, first: Compute, sizes: Sizes, *, makes_gradient:
         return gradient_bytes + kernel.batch * kernel.k * (kernel.m + kernel.n) * kernel.element_bytes
     kept_bytes = 0 if isinstance(kernel, Gemm) and op.split is not Split.HEADS else first.held_bytes
     return gradient_bytes + max(0.0, _tensors_bytes(op, kernel) - kept_bytes)
+
+
+def _elements_of_gradient(op: Compute, first: Compute) -> int:
+    """Elements of the gradient of a weight that an operation makes, or adds to others. A GEMM may have the weight of another
+    operator, as a head has the table of the embedding."""
+    kernel = op.kernel
+    if op.split is Split.LOOKUP or isinstance(kernel, Attention):
+        return first.parameters
+    return kernel.batch * kernel.m * kernel.n if isinstance(kernel, Gemm) else kernel.rows * kernel.columns
 
 
 def _tensors_bytes(op: Compute, kernel: Kernel) -> float:
