@@ -247,6 +247,15 @@ def test_t19_5_a_pcie_server_copies_over_its_own_links() -> None:
     assert back.end_ns - back.start_ns == pytest.approx(back.payload_bytes / (31.5 / 4 * GB) * NS_PER_S, rel=0.01)
 
 
+def test_t19_5_the_gpus_of_a_rack_copy_over_c2c_and_share_the_memory_of_its_cpus() -> None:
+    """GB200: 225 GB/s for each GPU, also for all of them at once, and a 72nd of 18.4 TB/s for its update."""
+    plan, job = sim.Plan(offload="optimizer", sharding="zero1"), sim.Job(256, 72)
+    rows = rows_of(scenario(cluster=sim.cluster("gb200-nvl72", nodes=1), plan=plan, job=job).simulate())
+    update, back = (rows[rows.kind == kind].iloc[0] for kind in (UPDATE_ON_HOST, COPY_IN))
+    assert update.end_ns - update.start_ns == pytest.approx(update.payload_bytes / (18_400 / 72 * GB) * NS_PER_S, abs=5)
+    assert back.end_ns - back.start_ns == pytest.approx(back.payload_bytes / (225 * GB) * NS_PER_S, abs=1000)
+
+
 def test_t19_6_waiting_for_the_host_is_exposed_time_of_offload() -> None:
     plain, run = (of(offload).simulate() for offload in ("none", "optimizer"))
     rows = rows_of(run)
