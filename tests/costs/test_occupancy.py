@@ -27,6 +27,8 @@ CHANNELS = {
     "a rank per node": (replace(NODES, ranks=8, paths=1), 4),
     "NICs of 200 Gbit/s": (AMPERE, 16),
     "NICs of 100 Gbit/s": (replace(AMPERE, paths=4, path_bytes_per_s=12.5 * GB), 8),
+    "racks of 72, a NIC each": (Place(144, 2, "blackwell", 18, 72, 50 * GB), 32),
+    "racks of 72, of each eight GPUs": (Place(16, 2, "blackwell", 18, 8, 50 * GB), 16),
     "PCIe 4": (Place(8, 1, "ampere", 0, 1, 24 * GB), 2),
 }
 

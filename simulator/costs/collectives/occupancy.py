@@ -5,8 +5,9 @@ channels follow from NCCL 2.30.7 (NVIDIA/nccl, files below src/):
 
 - Rings and trees: graph/search.cc finds as many paths as the links carry at its listed speeds, and doubles few fast ones;
   graph/connect.cc doubles the channels once more. On one node with NVLink that gives `ONE_NODE`. Over nodes a path is a NIC with
-  two channels, or four where paths are doubled (`DOUBLED_BYTES_PER_S`; on Hopper and later only up to four paths). One path over
-  PCIe is assumed.
+  two channels, or four where paths are doubled (`DOUBLED_BYTES_PER_S`; on Hopper and later only up to four paths). Every path
+  runs through all GPUs of a node, so their NVLinks carry no more paths than on one node, however many NICs a rack has. One path
+  over PCIe is assumed.
 - enqueue.cc (topoGetAlgoInfo) takes fewer channels where one would get less than 512 threads x 64 bytes: `LEAST_CHANNEL_BYTES`.
 - Reductions by NVSwitches: NVLS_NCHANNELS of transport/nvls.cc. Those of network switches run in the channels of rings.
 - Messages: two channels per link of NVLink, two over PCIe; over the network one for each 14 GB/s of the NIC, but at least two
@@ -97,7 +98,8 @@ def _channels(place: Place) -> int:
         return ONE_NODE[place.generation]
     is_late = place.generation not in ("volta", "ampere")
     doubled = place.path_bytes_per_s >= DOUBLED_BYTES_PER_S and (place.paths <= MOST_DOUBLED or not is_late)
-    return place.paths * (4 if doubled else 2)
+    channels = place.paths * (4 if doubled else 2)
+    return min(channels, ONE_NODE[place.generation]) if place.nvlinks else channels
 
 
 def _per_message(place: Place) -> int:
