@@ -249,8 +249,9 @@ def policy_on(cluster: Cluster, algorithm: str = AUTO, pieces: int | None = None
 def call_of(kind: str, algorithm: str, nodes: Array, payload_bytes: int, *, placed: bool = False) -> Call:
     """The call of a collective, given the node of each member."""
     counts = Counter(nodes.tolist())
-    fewest = min(counts.values(), default=0)
-    return Call(kind, payload_bytes, len(nodes), len(counts), algorithm, placed, fewest * (fewest * len(counts) < len(nodes)))
+    fewest, most = min(counts.values(), default=0), max(counts.values(), default=0)
+    uneven = (fewest, most) if fewest < most else ()
+    return Call(kind, payload_bytes, len(nodes), len(counts), algorithm, placed, *uneven)
 
 
 def _choice_on(cluster: Cluster, links: Links, library: Library) -> Choose:

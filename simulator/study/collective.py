@@ -121,11 +121,14 @@ class CollectiveTable(Summarised):
     fidelity: str
     rows: tuple[Timed, ...]
     exchange: Exchange | None = None
+    most_on_node: int = 0
+    """Number of GPUs on the node with most, where nodes have different numbers of them; else 0."""
 
     @property
     def heading(self) -> list[tuple[str, str]]:
         """The collective and the GPUs of the table."""
-        where = f", {self.gpus // self.nodes} on each of {self.nodes:,} nodes" if self.nodes > 1 else " on one node"
+        each = f"up to {self.most_on_node}" if self.most_on_node else f"{self.gpus // self.nodes}"
+        where = f", {each} on each of {self.nodes:,} nodes" if self.nodes > 1 else " on one node"
         spreading = f"{counted(self.gpus, 'GPU')}{where}"
         heading = [("collective", self.kind), ("on", f"{spreading} of {self.cluster}")]
         if self.exchange:
@@ -195,7 +198,9 @@ def collective(
         known = policy.uncontended_time(kind, name, on_nodes, size) if name else None
         provenance = known.provenance if known and fidelity != "stepwise" else "theoretical"
         rows.append(Timed(size, seconds(ns), len(gpus), kind, name, provenance, known.uncertainty if known else 0.0))
-    return CollectiveTable(kind, cluster.name, len(gpus), len(set(on_nodes.tolist())), fidelity, tuple(rows), exchange)
+    counts = Counter(on_nodes.tolist()).values()
+    most = max(counts) if len(set(counts)) > 1 else 0
+    return CollectiveTable(kind, cluster.name, len(gpus), len(counts), fidelity, tuple(rows), exchange, most)
 
 
 def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) -> Array:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.collectives import Lanes, ring, tree
 from simulator.config import catalog
+from simulator.costs.collectives.link_constants import LAWS
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 
@@ -35,6 +36,31 @@ def test_the_numbers_of_ranks_do_not_matter(kind: str) -> None:
     usual = time_s(kind, range(16))
     for order in ([x for i in range(8) for x in (i, i + 8)], [*range(15, -1, -1)], np.random.default_rng(1).permutation(16)):
         assert time_s(kind, order) == usual
+
+
+@pytest.mark.parametrize("nics", [8, 4])
+def test_an_all_to_all_waits_for_the_node_whose_nics_have_most_to_send(nics: int) -> None:
+    """Of two ranks and six, each of the two sends 6/8 of its payload to another node, where each of four and four sends 4/8."""
+    network = {"inter_node": f"{nics}x400 Gbit/s"}
+    even = time_s("alltoall", [*range(0, 8, 2), *range(8, 16, 2)], **network)
+    uneven = time_s("alltoall", [0, 4, *range(8, 14)], **network)
+    sent_by_nic = (6 / 8) / (4 / 8)
+    assert uneven / even == pytest.approx(sent_by_nic, rel=0.02)
+
+
+@pytest.mark.parametrize("size_bytes", [2**10, 2**20])
+def test_an_all_to_all_of_racks_serves_the_peers_of_the_rank_with_most(size_bytes: int) -> None:
+    """Of 64 consecutive ranks in racks of 72, eight have 56 peers in another rack; of 32 and 32 each has 32."""
+    racks = sim.cluster("gb200-nvl72", nodes=2)
+    even, uneven = (
+        sim.collective("alltoall", racks, [size_bytes], gpus=[*first, *range(72, last)])
+        for first, last in ((range(32), 104), (range(64, 72), 128))
+    )
+    assert uneven.rows[0].time_s - even.rows[0].time_s > (56 - 32) * LAWS.peer_s
+    assert (even.heading[1][1], uneven.heading[1][1]) == (
+        "64 GPUs, 32 on each of 2 nodes of gb200-nvl72",
+        "64 GPUs, up to 56 on each of 2 nodes of gb200-nvl72",
+    )
 
 
 def test_a_placement_that_swaps_ranks_of_a_group_changes_nothing() -> None:

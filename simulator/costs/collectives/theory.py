@@ -66,6 +66,8 @@ class Call:
     """
     fewest: int = 0
     """Number of ranks in the node with fewest, where nodes have different numbers of ranks; 0 where they have equally many."""
+    most: int = 0
+    """The same of the node with most."""
 
     @property
     def per_node(self) -> float:
@@ -165,8 +167,7 @@ def _wire(call: Call, demand: Demand, inside: Inside, across: Across | None) -> 
     on_gpu = demand.gpu_bytes / (rate(inside, call.per_node) * demand.wires)
     if across is None or call.nodes < 2:
         return on_gpu, 0.0
-    leaving = math.ceil(call.per_node) if call.kind in EXCHANGES else call.lanes
-    nics = min(across.nics, leaving, demand.nics)
+    nics = min(across.nics, demand.nics, math.inf if call.kind in EXCHANGES else call.lanes)
     return on_gpu, demand.node_bytes / (nics * across.nic_bytes_per_s)
 
 
@@ -285,24 +286,39 @@ def tree_load(nodes: int) -> float:
 def _demand_of_exchange(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
     """The demand of point-to-point messages: an all-to-all, or a sendrecv from each rank to the next.
 
-    Messages of an all-to-all to other nodes use the NICs, which the proxy thread serves peer by peer. A message of a sendrecv
-    uses one wire of a mesh, and is one flow over one NIC where the message leaves the node. Two ranks on one wire exchange
-    as in a sendrecv. Where no topology is known, flows that leave their leaf switch are hashed onto the same links; between
-    two nodes there is only one flow in each direction.
+    Messages of an all-to-all to other nodes use the NICs, which the proxy thread serves peer by peer. Where nodes have different
+    numbers of ranks, each rank of the node with fewest has most to send to other nodes, and to most peers.
+
+    A message of a sendrecv uses one wire of a mesh, and is one flow over one NIC where the message leaves the node. Two ranks on
+    one wire exchange as in a sendrecv. Where no topology is known, flows that leave their leaf switch are hashed onto the same
+    links; between two nodes there is only one flow in each direction.
     """
     n, g, nodes, size = call.ranks, call.per_node, call.nodes, call.payload_bytes
     far, leaves, launch = float(nodes > 1), carries_out(inside, g), laws.alltoall_launch
     of_pair = min(1.0, laws.pair_efficiency * inside.efficiency)
     if call.kind == "alltoall":
         efficiency = of_pair if inside.mesh > 0 and g == 2 else laws.alltoall_efficiency * reached(call, inside)
-        steps, sent, left = laws.alltoall_step * (g - 1), ((n if leaves else g) - 1) / n * size, g * (n - g) / n * size
-        needs = Demand(steps, far, sent, left, efficiency, launch=launch, extra_s=laws.peer_s * (n - g), message=1 / n)
-        return replace(needs, across=share_of_exchange(across, g, laws), depth=1.0, wires=to_all(inside, g))
+        fewest, most, busy = call.fewest or g, call.most or g, _busiest_node(call, across, laws)
+        steps, sent = laws.alltoall_step * (most - 1), ((n if leaves else most) - 1) / n * size
+        proxy_s, left = laws.peer_s * (n - fewest), busy * (n - busy) / n * size
+        needs = Demand(steps, far, sent, left, efficiency, launch=launch, extra_s=proxy_s, message=1 / n, nics=math.ceil(busy))
+        return replace(needs, across=share_of_exchange(across, busy, laws), depth=1.0, wires=to_all(inside, g))
     flow, sent = laws.flow_efficiency, size if g > 1 or leaves else 0.0
     if across is not None and not across.adaptive and nodes > 2 and not call.placed:
         flow /= min(max(1.0, nodes / across.leaf_nodes) ** across.collisions, across.most_collisions)
     wires = to_one(inside, g)
     return Demand(float(g > 1), far, sent, size, of_pair, across=flow, launch=launch, fills=0.0, nics=1, wires=wires)
+
+
+def _busiest_node(call: Call, across: Across | None, laws: Laws) -> float:
+    """The number of ranks of the node whose NICs need longest for an all-to-all: it is the node with fewest ranks, or, where
+    ranks share NICs, that with most."""
+
+    def busy(ranks: float) -> float:
+        nics = min(across.nics if across else math.inf, math.ceil(ranks))
+        return ranks * (call.ranks - ranks) / (nics * share_of_exchange(across, ranks, laws))
+
+    return max(call.fewest or call.per_node, call.most or call.per_node, key=busy)
 
 
 def share_of_exchange(across: Across | None, ranks: float, laws: Laws = LAWS) -> float:
