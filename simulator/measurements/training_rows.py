@@ -43,6 +43,8 @@ COLUMNS = (
 )  # fmt: skip
 """Columns that describe a run."""
 USUAL_VOCAB, USUAL_CHUNKS, USUAL_GPUS_PER_NODE = 51_200, 2, 8
+IN_RACKS = {"gb200": (4, 72), "gb300": (4, 72)}
+"""Usual numbers of GPUs of a node and of an NVLink domain, for GPUs whose domains are racks of several nodes."""
 SEQUENCE_PARALLEL_SINCE, BF16_SINCE = "2023", "2022"
 WITHOUT_BF16 = ("p4", "p100", "t4", "v100")
 NIC_GBIT = {"v100": 100, "a100": 200, "a800": 200}
@@ -204,8 +206,7 @@ def cluster_of(row: Row) -> dict[str, Any]:
     gpus, gpu = count(row, "gpus"), gpu_of(row)
     if gpus > MOST_GPUS:
         raise UserError(f"gpus: {gpus} are more than one simulation takes")
-    per_node = _count(row, "gpus_per_node", min(gpus, USUAL_GPUS_PER_NODE))
-    domain, rate = _count(row, "nvlink_domain", per_node), _nvlink_gbps(row, gpu)
+    (per_node, domain), rate = _node_and_domain(row), _nvlink_gbps(row, gpu)
     domains = next(n for n in range(-(-gpus // domain), gpus + 1) if gpus % n == 0)
     cluster = {"gpu": gpu, "gpus_per_node": gpus // domains, "nodes": domains, "intra_node": f"NVSwitch {rate:g} GB/s"}
     if domains == 1:
@@ -222,6 +223,13 @@ def _nvlink_gbps(row: Row, gpu: str) -> float:
     if not rate > 0:
         raise UserError(f"nvlink_oneway_GBps: {shown(said)} is not a positive number")
     return rate
+
+
+def _node_and_domain(row: Row) -> tuple[int, int]:
+    """The numbers of GPUs of a node and of an NVLink domain."""
+    in_rack, rack = IN_RACKS.get(gpu_of(row), (USUAL_GPUS_PER_NODE, 0))
+    per_node = _count(row, "gpus_per_node", min(count(row, "gpus"), in_rack))
+    return per_node, _count(row, "nvlink_domain", rack or per_node)
 
 
 def host_of(row: Row) -> dict[str, Any]:
@@ -287,13 +295,14 @@ def _of_facts(facts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _sharding(row: Row, facts: Mapping[str, str]) -> object:
-    """The sharding of a row; empty (the framework's default) for a blank cell."""
+    """The sharding of a row; empty (the framework's default) for a blank cell. HSDP divides state among the replicas of a domain,
+    which is FSDP where there is one domain only."""
     kind = word(row, "sharding", SHARDINGS) if row["sharding"].strip() else ""
     more = dict[str, object]()
+    if kind == "hsdp" and count(row, "gpus") <= _node_and_domain(row)[1]:
+        kind = "fsdp"
     if facts.get("zero_group", "all") != "all":
         more["group"] = _fact(facts, "zero_group")
-    elif kind == "hsdp":
-        more["group"] = _count(row, "nvlink_domain", USUAL_GPUS_PER_NODE)
     if facts.get("mp_mode") == "PURE":
         more["reduce_dtype"] = "bf16"
     return {"kind": kind, **more} if more else kind

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.config import load
+from simulator.config.derived import with_usual_plan
 from simulator.errors import UserError
 from simulator.measurements.training_rows import FACTS, scenario_of
 
@@ -78,6 +79,13 @@ def test_a_name_of_the_catalog_on_another_shape_is_another_model() -> None:
         ({"gpu_model": "gb200", "gpus": 64, "gpus_per_node": 4, "nvlink_domain": 72}, 1, 64, None),
         ({"gpu_model": "gb200", "gpus": 256, "gpus_per_node": 4, "nvlink_domain": 72}, 4, 64, "64x400 Gbit/s"),
         ({"gpu_model": "gb300", "gpus": 144, "gpus_per_node": 4, "nvlink_domain": 72}, 2, 72, "72x400 Gbit/s"),
+        ({"gpu_model": "gb300", "gpus": 128, "gpus_per_node": "", "nvlink_domain": ""}, 2, 64, "64x400 Gbit/s"),
+        (
+            {"gpu_model": "gb200", "gpus": 96, "nvlink_domain": 72, "gpus_per_node": "", "nic_gbit_per_node": 800},
+            2,
+            48,
+            "24x400 Gbit/s",
+        ),
     ],
 )
 def test_nvlink_domains_are_the_nodes_of_the_cluster(cells: dict[str, object], nodes: int, gpus: int, nics: str | None) -> None:
@@ -113,7 +121,9 @@ def test_no_nvlink_is_usual_for_cards(gpu: str) -> None:
         ({"schedule": "zb-1p"}, {"schedule": "zb-auto", "memory_limit": 1.0}),
         ({"schedule": "zb-2p"}, {"schedule": "zb-auto", "memory_limit": 2.0}),
         ({"sharding": "fsdp"}, {"sharding": "fsdp"}),
-        ({"sharding": "hsdp"}, {"sharding": {"kind": "hsdp", "group": 8}}),
+        ({"sharding": "hsdp"}, {"sharding": "hsdp"}),
+        ({"sharding": "hsdp", "gpus": 8}, {"sharding": "fsdp"}),
+        ({"sharding": "hsdp", "gpu_model": "gb200", "gpus": 64, "nvlink_domain": 72}, {"sharding": "fsdp"}),
         ({"facts": "zero_group=4"}, {"sharding": {"kind": "zero1", "group": 4}}),
         ({"facts": "zero_group=all"}, {"sharding": "zero1"}),
         ({"sharding": "fsdp", "facts": "mp_mode=PURE"}, {"sharding": {"kind": "fsdp", "reduce_dtype": "bf16"}}),
@@ -143,6 +153,19 @@ def test_no_nvlink_is_usual_for_cards(gpu: str) -> None:
 def test_columns_and_facts_become_fields_of_the_plan(cells: dict[str, object], expected: dict[str, object]) -> None:
     plan = part("plan", **cells)
     assert {name: plan[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("cells", "group"),
+    [
+        ({"gpu_model": "gb200", "gpus": 128, "gpus_per_node": 4, "nvlink_domain": 72, "dp": 128, "tp": 1, "pp": 1}, 64),
+        ({"gpu_model": "h100", "gpus": 32, "gpus_per_node": 8, "nvlink_domain": 8, "dp": 16, "tp": 2, "pp": 1}, 4),
+    ],
+)
+def test_groups_of_hsdp_are_the_replicas_in_a_domain(cells: dict[str, object], group: int) -> None:
+    """A run on 64 of 72 GPUs of a rack has no group of 72. With tensor parallelism a domain has fewer replicas than GPUs."""
+    scenario = with_usual_plan(load.scenario(scenario_of(row(**cells, sharding="hsdp", global_batch=128))[0]))
+    assert scenario.plan.full_sharding.group == group
 
 
 def test_blank_cells_of_sharding_and_recomputation_are_left_to_the_framework() -> None:
