@@ -1,8 +1,9 @@
 """The cluster on which a row of a table of collectives was measured, from columns of fixed words and numbers.
 
 - `inside` names the links in a node, `inside_GBps` their rate one way per GPU; blank: the usual rate. A node has the usual number
-of GPUs, even if fewer were used. An NVL72 is one node, even where its trays are counted as nodes.
-- `network` names the network between nodes, `nics_per_node` and `nic_gbit` its NICs; blank: those of the fabric's file.
+of GPUs, even if fewer were used. An NVL72 is one node, even where its trays are counted as nodes; of several, the trays in use.
+- `network` names the network between nodes, `nics_per_node` and `nic_gbit` its NICs; blank: those of the fabric's file, and in an
+NVL72 one for each GPU. `nics_per_node` counts the NICs of what the row counts as a node.
 - `sharp` says `yes` where the switches of the network may reduce.
 - A GPU that the catalog lacks is replaced by the usual GPU on such links.
 
@@ -76,8 +77,10 @@ def cluster_of(row: Row) -> tuple[Cluster, int, int]:
     if gpus < 2:
         raise UserError("gpus: 1, which has no other to talk to")
     gpu = known_gpu(row) or node.gpu
-    network = _network(row, nodes, node.gpus // servers_per_node, servers_per_node) if nodes > 1 else {}
-    sizes = {"gpu": gpu, "gpus_per_node": max(node.gpus, -(-gpus // nodes)), "nodes": nodes}
+    used, is_rack = -(-gpus // nodes), node.gpus == RACK_GPUS
+    per_node = used if is_rack and nodes > 1 else max(node.gpus, used)
+    network = _network(row, nodes, per_node, servers_per_node, is_rack=is_rack) if nodes > 1 else {}
+    sizes = {"gpu": gpu, "gpus_per_node": per_node, "nodes": nodes}
     found = load.cluster({**sizes, **_inside(row, node, gpu), **network})
     return replace(found, sharp=word(row, "sharp", ("yes", "no"), "no") == "yes"), gpus, nodes
 
@@ -117,13 +120,14 @@ def _inside(row: Row, node: Node, gpu: str) -> dict[str, object]:
     return {"intra_node": f"PCIe {pcie:g} GB/s", "box": {"bridge": f"{rate or bridge:g} GB/s"}}
 
 
-def _network(row: Row, nodes: int, gpus: int, servers_per_node: int) -> dict[str, object]:
+def _network(row: Row, nodes: int, gpus: int, servers_per_node: int, *, is_rack: bool) -> dict[str, object]:
     """The fields of a cluster that describe the network between its nodes."""
     if not row["network"].strip():
         raise UserError(f"network is blank, and the row is of {nodes} nodes")
     across_of = {name: across for name in catalog.files("fabrics") if (across := outline(name).across)}
     name = word(row, "network", across_of)
-    nics = _rate(row, "nics_per_node", min(across_of[name].nics, gpus)) * servers_per_node
+    usual = gpus / servers_per_node if is_rack else min(across_of[name].nics, gpus)
+    nics = _rate(row, "nics_per_node", usual) * servers_per_node
     gbit = _rate(row, "nic_gbit", across_of[name].nic_bytes_per_s * BITS_PER_BYTE / GB)
     return {"inter_node": f"{nics:.0f}x{gbit:g} Gbit/s", "shape": "rail-optimized", "fabric": name}
 

@@ -335,6 +335,15 @@ def test_a_rack_is_one_node_however_its_trays_are_counted() -> None:
     assert cluster_of({**two, "nics_per_node": ""})[0].nics_per_node == 72
 
 
+@pytest.mark.parametrize("counted", [{"nodes": 32}, {"nodes": 2}, {"nodes": "", "gpus_per_node": 4}])
+def test_racks_that_are_not_full_have_a_nic_for_each_gpu_in_use(counted: dict[str, object]) -> None:
+    """128 GPUs of two racks are 64 and 64, which share no NIC, whether trays or racks are counted as nodes."""
+    cells = {name: str(cell) for name, cell in {"gpus_per_node": "", **counted}.items()}
+    cluster, gpus, nodes = cluster_of({**columns("GB200", "nvlink5-nvl72", 128, 1, network="ndr-ib"), **cells})
+    assert (cluster.nodes, gpus, nodes) == (2, 128, 2)
+    assert (cluster.gpus_per_node, cluster.nics_per_node, cluster.rail_bytes_per_s) == (64, 64, 50e9)
+
+
 def test_switches_of_a_network_reduce_where_a_row_says_yes() -> None:
     b200 = {"network": "ndr-ib", "nics_per_node": 8, "nic_gbit": 400}
     said = [links_in("B200", "nvlink5-nvswitch", 16, 2, sharp=sharp, **b200).across for sharp in ("yes", "no", "")]
