@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ..costs.collectives.curves import SAME_RATE
 from ..fields import keys
+from ..units import GB
 from ..workload.framework import CommunicationSms
 from .cluster_file import ClusterFile
 from .power_rules import without_effect
@@ -20,6 +22,12 @@ def unused(scenario: Scenario) -> list[str]:
     if not has_pods and cluster.nodes > 1 and cluster.nodes_per_pod != keys(ClusterFile)["nodes_per_pod"].default:
         message = f"{cluster.nodes_per_pod} has no effect, the shape {cluster.shape_name} has no pods"
         found.append(f"cluster.nodes_per_pod: {message}")
+    gpus_per_nic = max(1.0, cluster.gpus_per_node / max(1, cluster.rails))
+    over_pcie = cluster.pcie.bytes_per_s * gpus_per_nic  # several GPUs feed a NIC that they share
+    if cluster.nodes > 1 and cluster.rails and cluster.rail_bytes_per_s > over_pcie * (1 + SAME_RATE):
+        rate, usable = (f"{rate / GB:g} GB/s" for rate in (cluster.rail_bytes_per_s, over_pcie))
+        of_pcie = "what the PCIe links of its GPUs carry (cluster.pcie)"
+        found.append(f"cluster.inter_node: {rate} of a NIC have no effect beyond {usable}, {of_pcie}")
     if scenario.plan.sequence_parallel and scenario.plan.tp == 1:
         found.append("plan.sequence_parallel: it has no effect, with tp: 1 there are no GPUs to divide the tokens among")
     if scenario.fidelity.overlap == "free" and scenario.framework.sms != CommunicationSms():

@@ -17,6 +17,7 @@ from simulator.config import shipped_fits
 from simulator.config.fabric_files import Fabric
 from simulator.config.scenario import ScenarioFile
 from simulator.config.tenancy import KEYS
+from simulator.config.without_use import unused
 from simulator.costs.collectives import theory
 from simulator.costs.collectives.link_constants import Across, Inside
 from simulator.costs.collectives.theory import Call
@@ -113,6 +114,23 @@ def test_what_a_file_of_the_catalog_says_of_power_needs_no_word(tmp_path: Path) 
 def test_pods_of_a_shape_without_them_are_said_to_have_no_effect(shape: str, nodes: int, said: bool) -> None:
     run = from_mapping(changed(BASE, {"cluster.shape": shape, "cluster.nodes": nodes})).simulate()
     assert any(note.startswith("cluster.nodes_per_pod: 2 has no effect") for note in run.notes) == said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "gb300-nvl72"}, ""),
+        ({"name": "gb200-nvl72"}, ""),
+        ({"name": "gb200-nvl72", "inter_node": "72x800 Gbit/s"}, "100 GB/s of a NIC have no effect beyond 50 GB/s"),
+        ({"name": "gb200-nvl72", "inter_node": "36x800 Gbit/s"}, ""),
+        ({"name": "gb200-nvl72", "gpus_per_node": 64}, "56.25 GB/s of a NIC have no effect beyond 50 GB/s"),
+        ({"name": "dgx-h100", "inter_node": "8x800 Gbit/s"}, "100 GB/s of a NIC have no effect beyond 63 GB/s"),
+    ],
+)
+def test_nics_that_are_faster_than_the_links_to_them_are_said_to_have_no_effect(change: dict[str, object], said: str) -> None:
+    """NICs of 72 GPUs that a scenario leaves to 64 of them are one case; two GPUs feed a NIC that they share."""
+    found = unused(from_mapping({**BASE, "cluster": {"nodes": 2, **change}, "plan": {}, "job": {"global_batch": 2304}}))
+    assert [note.partition(", ")[0] for note in found] == ([f"cluster.inter_node: {said}"] if said else [])
 
 
 def test_defaults_may_be_written_out() -> None:
