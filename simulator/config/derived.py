@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 
 import numpy as np
 
@@ -31,6 +32,17 @@ def has_whole_degrees(scenario: Scenario) -> bool:
     """Whether the GPUs divide by the other degrees if the plan leaves dp open. Otherwise there is no data-parallel degree."""
     plan = scenario.plan
     return bool(plan.dp) or not scenario.cluster.gpus % (plan.tp * plan.pp * plan.cp)
+
+
+def with_part_of_nodes(scenario: Scenario, divisor: int) -> str:
+    """A hint for GPUs that do not divide by `divisor`: the largest part of every node whose GPUs do. Empty where that would leave
+    more than a quarter of the GPUs idle, and where the links of a node depend on their number.
+    """
+    cluster = scenario.cluster
+    each = divisor // gcd(divisor, cluster.nodes)
+    used = cluster.gpus_per_node // each * each
+    found = cluster.inside_name == "nvswitch" and 4 * used >= 3 * cluster.gpus_per_node
+    return f"cluster.gpus_per_node: {used}" if found else ""
 
 
 def replicas(scenario: Scenario) -> int:

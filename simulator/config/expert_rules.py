@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import gcd
+from math import gcd, lcm
 
 import numpy as np
 
@@ -13,14 +13,15 @@ from ..lowering.routing import layers_with_experts
 from ..plan.plan import Moe
 from ..workload.architecture import nearest_divisor
 from . import catalog, token_shares
-from .derived import data_parallel_degree, has_whole_degrees, neighbours, nodes_of_groups, replicas
+from .derived import data_parallel_degree, has_whole_degrees, neighbours, nodes_of_groups, replicas, with_part_of_nodes
 from .scenario import Scenario
 
 Found = Iterator[Contradiction]
 
 
-def faults_of_experts(scenario: Scenario) -> Found:
-    """Faults of expert parallelism, and of models with experts under other parallelism."""
+def faults_of_experts(scenario: Scenario, *, alone: bool = True) -> Found:
+    """Faults of expert parallelism, and of models with experts under other parallelism. `alone`: no other job has a part of the
+    cluster, so that a hint may change it."""
     model, plan, etp = scenario.model, scenario.plan, scenario.plan.tensor_parallel_of_experts
     if not model.experts:
         given = {"ep": plan.ep > 1, "etp": plan.etp not in (None, plan.tp), "moe": plan.moe != Moe()}
@@ -30,11 +31,10 @@ def faults_of_experts(scenario: Scenario) -> Found:
         return
     ranks, fixed = plan.tp * replicas(scenario), plan.ep * etp
     if model.experts % plan.ep:
-        near = nearest_divisor(model.experts, plan.ep)
-        yield "plan.ep", f"{model.experts} experts of {model.name} do not divide by ep {plan.ep}", f"ep: {near}"
+        yield "plan.ep", f"{model.experts} experts of {model.name} do not divide by ep {plan.ep}", _near(scenario, alone=alone)
     elif has_whole_degrees(scenario) and ranks % fixed:
-        near = nearest_divisor(ranks // gcd(ranks, etp), plan.ep)
-        yield "plan.ep", f"{ranks} GPUs of a pipeline rank do not divide by ep x etp = {fixed}", f"ep: {near}"
+        message = f"{ranks} GPUs of a pipeline rank do not divide by ep x etp = {fixed}"
+        yield "plan.ep", message, _near(scenario, alone=alone)
     if model.expert_ffn_hidden % etp:
         near = nearest_divisor(model.expert_ffn_hidden, etp)
         message = f"expert_ffn_hidden {model.expert_ffn_hidden} of {model.name} does not divide by etp {etp}"
@@ -48,6 +48,17 @@ def faults_of_experts(scenario: Scenario) -> Found:
     yield from _deepep(scenario)
     yield from _drawn(scenario)
     yield from _beside_compute(scenario)
+
+
+def _near(scenario: Scenario, *, alone: bool) -> str:
+    """A hint with the nearest degree that divides experts and ranks, and with a nearer one that divides a part of every node."""
+    plan, experts, etp = scenario.plan, scenario.model.experts, scenario.plan.tensor_parallel_of_experts
+    ranks, near = plan.tp * replicas(scenario), nearest_divisor(experts, plan.ep)
+    if not has_whole_degrees(scenario):
+        return f"ep: {near}"
+    hint = f"ep: {nearest_divisor(gcd(experts, ranks // gcd(ranks, etp)), plan.ep)}"
+    part = with_part_of_nodes(scenario, plan.pp * lcm(plan.tp * plan.cp, near * etp)) if alone and ranks % (near * etp) else ""
+    return hint + (f", or ep: {near} with {part}" if part else "")
 
 
 def _sharded(scenario: Scenario, fixed: int) -> Found:

@@ -33,6 +33,7 @@ from .derived import (
     parts_of_heads,
     placed,
     schedule_shape,
+    with_part_of_nodes,
     with_usual_plan,
 )
 from .document import Document, place_of
@@ -71,7 +72,8 @@ def check(scenario: Scenario, whole: Cluster | None = None) -> Scenario:
     _well_formed(scenario, marks)
     scenario = with_usual_plan(scenario)
     cheap: tuple[Callable[[Scenario], Found], ...] = (
-        partial(_degrees, whole=whole), _batch, _divisions, _overlapped, _shared_sequences, faults_of_experts, faults_of_sharding,
+        partial(_degrees, whole=whole), _batch, _divisions, _overlapped, _shared_sequences,
+        partial(faults_of_experts, alone=whole is None), faults_of_sharding,
         faults_of_kept_results, faults_of_offload, faults_of_learning, faults_of_optimizer, faults_of_packing,
         partial(faults_of_power, alone=whole is None), _order, partial(_placed, whole=whole), faults_of_perturbed_ranks,
     )  # fmt: skip
@@ -142,6 +144,8 @@ def _degrees(scenario: Scenario, whole: Cluster | None = None) -> Found:
     enough = asked if exact else lcm(fixed, per_node)
     by_gpus = (f"gpus: {enough}" if whole else f"nodes: {enough // per_node}") + " without dp" * (not exact and bool(plan.dp))
     by_dp = f"dp: {gpus // fixed}, or leave it out"
+    part = "" if whole else with_part_of_nodes(scenario, asked)
+    in_part = f", or {part}" if part else ""
     too_many = f"{product} = {asked} GPUs, but {_owner(scenario, whole)} has {gpus}"
     if asked > gpus and plan.dp and not gpus % fixed:
         yield "plan", too_many, by_dp
@@ -149,12 +153,12 @@ def _degrees(scenario: Scenario, whole: Cluster | None = None) -> Found:
         more = f"give {'the job' if whole else 'the cluster'} {by_gpus}, or " if not whole or enough <= whole.gpus else ""
         yield "plan", too_many, f"{more}lower a degree"
     elif plan.dp and asked < gpus:
-        hint = by_dp if not gpus % fixed else by_gpus
+        hint = (by_dp if not gpus % fixed else by_gpus) + in_part * (4 * asked >= 3 * gpus)
         yield "plan.dp", f"{product} = {asked} leaves {gpus - asked} of {gpus} GPUs idle", hint
     elif gpus % fixed:
         near = [n for n in range(fixed, 0, -1) if gpus % n == 0][:1] + [n for n in range(fixed, gpus + 1) if gpus % n == 0][:1]
         divides = not gcd(scenario.model.heads, scenario.model.ffn_hidden) % plan.tp  # otherwise no number of nodes helps
-        hint = f"a product of {' or '.join(map(str, near))}" + f", or {by_gpus}" * divides
+        hint = f"a product of {' or '.join(map(str, near))}" + f", or {by_gpus}{in_part}" * divides
         yield "plan", f"{gpus} GPUs do not divide by {product} = {fixed}", hint
 
 
