@@ -13,15 +13,16 @@ import numpy as np
 from ..binding.bind import roles_of_ranks
 from ..binding.collective_policy import BARRIER, CollectivePolicy
 from ..costs.collectives.curves import Provenance as OfCollectives
+from ..costs.collectives.curves import UncontendedTime
 from ..costs.kernels.family import Provenance as OfKernels
-from ..engine.task import Array, distinct
+from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..kernels import Kernel
 from ..program.labels import plain_name
 from ..program.operations import AnyOp, Collective, Compute, Transfer
 from ..program.program import Body
+from ..units import counted, show_bytes, show_s
 from ..units import seconds as seconds_of
-from ..units import show_bytes, show_s
 from .result import Result
 
 STANDARD_ERRORS = 2.0
@@ -40,6 +41,10 @@ Kernels = tuple[Kernel, ...]
 """The kernel of each variant of ranks, or one for all."""
 Payload = tuple[str, str, int]
 """The communicator of a collective, or its axis; its kind; and its bytes."""
+
+Splits = tuple[tuple[tuple[int, ...], int], ...]
+"""The ways in which the ranks of groups are on nodes: the number of ranks on each node, the largest first, and the number of such
+groups, the most frequent first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,30 +179,32 @@ def spans(numbers: Iterable[int]) -> str:
 
 def collective_costs(result: Result) -> OpCosts:
     """Cost of every collective of the measured step without contention; on links taken at face value, and where every message is
-    simulated, as it was simulated. The ranks of a collective are spread evenly over its nodes, ranks of one node being adjacent.
-    Where its messages need longer on the links of the cluster than was measured on others, that is its cost. A transfer is
-    counted at its source.
+    simulated, as it was simulated. The mean of all groups is given where their ranks are on nodes in different ways, as in racks
+    that a group does not divide. Where its messages need longer on the links of the cluster than was measured on others, that is
+    its cost. A transfer is counted at its source.
     """
     policy, size = result.site.policy, result.scenario.cluster.gpus_per_node
     program, by_messages = result.simulated.program, result.scenario.fidelity.collectives == "stepwise"
     gpus_of = dict(zip(program.communicators, result.simulated.bound.families, strict=False))
     uncontended_s, simulated_s = _mean_s(result, _uncontended_ns), dict[Payload, float]()
-    calls, lasted_s = (defaultdict[tuple[Payload, int, int], float](float) for _ in range(2))
+    calls, lasted_s = (defaultdict[tuple[Payload, Splits], float](float) for _ in range(2))
+    known_of = dict[tuple[Payload, Splits], UncontendedTime | None]()
     for named, times in _payload_calls(result).items():
         name, kind, payload_bytes = named
-        nodes = gpus_of[name][0] // size
-        if len(nodes) > 1 and kind != BARRIER:
-            alike = (program.communicators[name].axis, kind, payload_bytes), len(nodes), len(distinct(nodes))
+        if gpus_of[name].shape[1] > 1 and kind != BARRIER:
+            alike = (program.communicators[name].axis, kind, payload_bytes), _splits(gpus_of[name] // size)
             calls[alike] += times
-            known = None if by_messages else policy.uncontended_time(*_asked(policy, *alike))
+            known = known_of[alike] = None if by_messages else _known(policy, *alike)
             simulated_s = simulated_s if known or simulated_s else _mean_s(result, _simulated_ns)
             lasted_s[alike] += times * (uncontended_s if known else simulated_s).get(named, 0.0)
     rows = []
     for alike, times in calls.items():
-        (axis, kind, payload_bytes), ranks, used = alike
-        _, algorithm, _, _ = asked = _asked(policy, *alike)
-        shape = f"{show_bytes(payload_bytes)} over {ranks} ranks on {used} node{'s' * (used > 1)}, {algorithm}"
-        seconds, known = lasted_s[alike] / times, None if by_messages else policy.uncontended_time(*asked)
+        (axis, kind, payload_bytes), splits = alike
+        algorithm = policy.chosen(kind, _nodes(splits[0][0]), payload_bytes)
+        used = sorted({len(split) for split, _ in splits})
+        on = f"{used[0]} to {used[-1]} nodes" if used[0] < used[-1] else counted(used[0], "node")
+        shape = f"{show_bytes(payload_bytes)} over {sum(splits[0][0])} ranks on {on}, {algorithm}"
+        seconds, known = lasted_s[alike] / times, known_of[alike]
         if known and seconds <= LONGER * known.seconds:
             seconds = known.seconds
         else:
@@ -212,11 +219,35 @@ def collective_costs(result: Result) -> OpCosts:
     return OpCosts(rows)
 
 
-def _asked(policy: CollectivePolicy, call: Payload, ranks: int, used: int) -> tuple[str, str, Array, int]:
-    """The arguments of a policy for a collective: kind, algorithm, nodes of the ranks, bytes."""
+def _splits(nodes: Array) -> Splits:
+    """The splits of groups over nodes, given the node of every member, a group per row."""
+    found = Counter[tuple[int, ...]]()
+    begins = np.diff(np.sort(nodes, axis=1), axis=1, prepend=-1) != 0
+    rows = begins[:1] if (begins == begins[:1]).all() else begins
+    for row, times in Counter(map(bytes, rows)).items():
+        ends = [*np.flatnonzero(np.frombuffer(row, dtype=bool))[1:].tolist(), nodes.shape[1]]
+        found[tuple(sorted(np.diff(ends, prepend=0).tolist(), reverse=True))] += times
+    return tuple(sorted(found.items(), key=lambda one: (-one[1], one[0])))
+
+
+def _nodes(split: Sequence[int]) -> Array:
+    """The node of every rank of a group with a split over nodes."""
+    return np.repeat(np.arange(len(split)), split)
+
+
+def _known(policy: CollectivePolicy, call: Payload, splits: Splits) -> UncontendedTime | None:
+    """The uncontended time of a collective, the mean over all groups, with provenance and error of the slowest."""
     _, kind, payload_bytes = call
-    spread: Array = np.arange(ranks) * used // ranks
-    return kind, policy.chosen(kind, spread, payload_bytes), spread, payload_bytes
+    known = []
+    for split, times in splits:
+        nodes = _nodes(split)
+        one = policy.uncontended_time(kind, policy.chosen(kind, nodes, payload_bytes), nodes, payload_bytes)
+        if one is None:
+            return None
+        known.append((one, times))
+    mean_s = sum(one.seconds * times for one, times in known) / sum(times for _, times in known)
+    slowest, _ = max(known, key=lambda each: each[0].seconds)
+    return replace(slowest, seconds=mean_s)
 
 
 def _payload_calls(result: Result) -> dict[Payload, float]:

@@ -28,7 +28,7 @@ from simulator.simulation.op_costs import STANDARD_ERRORS, OpCost, OpCosts, prov
 from simulator.simulation.op_costs import collective_provenance as of_collectives
 from simulator.simulation.op_costs import kernel_provenance as of_kernels
 from simulator.simulation.runnable import load_one as load
-from simulator.units import show_s
+from simulator.units import BYTES, parse, show_s
 
 from ..commandline import SMALL, trainsim
 from ..small_scenarios import scenario, small_cluster, small_model
@@ -282,6 +282,23 @@ def test_collectives_take_alone_what_the_list_says() -> None:
     (cost,) = (cost for cost in run.collective_costs if cost.name == "tp all_gather")
     assert ((gathers.end_ns - gathers.start_ns) / 1e9).tolist() == pytest.approx([cost.seconds_each] * len(gathers), abs=1.001e-9)
     assert cost.provenance == "interpolated"
+
+
+def test_collectives_of_groups_that_nodes_divide_in_different_ways_are_listed_by_their_mean() -> None:
+    """Of three groups of four in two nodes of six, the one in the middle is in both nodes."""
+    cluster = small_cluster(2, gpus_per_node=6, inter_node="6x400 Gbit/s", fabric=None)
+    run = scenario(plan=sim.Plan(tp=4, dp=3), cluster=cluster, job=sim.Job(sequence_length=256, global_batch=12)).simulate()
+    gathers = [cost for cost in run.collective_costs if cost.name == "tp all_gather"]
+    assert gathers
+    for cost in gathers:
+        size, algorithm = cost.shape.partition(" over ")[0], cost.shape.rpartition(", ")[2]
+        assert cost.shape == f"{size} over 4 ranks on 1 to 2 nodes, {algorithm}"
+        size_bytes = int(parse(size, BYTES))
+        inside_s, across_s = (
+            sim.collective("all_gather", cluster, [size_bytes], gpus=gpus).rows[0].time_s for gpus in ([0, 1, 2, 3], [4, 5, 6, 7])
+        )
+        assert cost.seconds_each == pytest.approx((2 * inside_s + across_s) / 3, rel=0.01)
+        assert cost.model != "links at face value"
 
 
 def test_the_band_holds_what_is_waited_for_and_nothing_else() -> None:
