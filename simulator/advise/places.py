@@ -20,6 +20,8 @@ from ..units import NS_PER_S, counted, seconds, show_s
 
 MOST_NAMED = 3
 """Most operators that a sentence names."""
+GROUPS = {"tp": "tensor-parallel", "ep": "expert-parallel"}
+"""Axes whose groups are meant to stay within a node."""
 LEAST_DIFFERENCE = 0.01
 """A rank is called slow if it computes for longer than the mean rank by at least this fraction."""
 WORDS = {
@@ -130,15 +132,22 @@ def _reasons(run: Run, axis: str) -> Iterable[str]:
     for one in slower:
         if kinds[kind_of[run.network.cluster.link_named(str(one.link))]] in limits:
             yield f"; {one.link} has {one.capacity:g} of its bandwidth"
-    if axis == "tp" and (nodes := _nodes_of_group(run)) > 1:
-        yield f"; a tensor-parallel group spans {nodes} nodes with rank order {plan.rank_order}"
+    if axis in GROUPS:
+        yield _spanning(run, axis)
 
 
-def _nodes_of_group(run: Run) -> int:
-    """The nodes over which the tensor-parallel group of rank 0 extends."""
-    scenario = run.scenario
-    gpus = derived.gpus_of(scenario)[derived.mesh_of(scenario).groups(("tp",))[0]]
-    return len(np.unique(gpus // scenario.cluster.gpus_per_node))
+def _spanning(run: Run, axis: str) -> str:
+    """The groups that extend over several nodes: all tensor-parallel groups, or some groups, where they do not divide a node."""
+    scenario, per_node = run.scenario, run.scenario.cluster.gpus_per_node
+    nodes = np.sort(derived.nodes_of_groups(scenario, axis), axis=1)
+    used, ranks = (np.diff(nodes, axis=1) != 0).sum(axis=1) + 1, nodes.shape[1]
+    several, groups, most = int((used > 1).sum()), len(used), used.max()
+    if 0 < several < groups:
+        reason = f", as groups of {ranks} do not divide the {per_node} GPUs of a node" if per_node % ranks else ""
+        return f"; the ranks of {several:,} of {groups:,} {GROUPS[axis]} groups are on up to {most} nodes{reason}"
+    if several and axis == "tp":
+        return f"; a tensor-parallel group spans {most} nodes with rank order {scenario.plan.rank_order}"
+    return ""
 
 
 def _imbalance(run: Run) -> str:

@@ -140,7 +140,7 @@ def _one_gpu(load: Load, cluster: Cluster, best: Placement | None) -> Iterator[S
 def tensor_degrees(model: Model, cluster: Cluster) -> list[int]:
     """Tensor-parallel degrees within a node that divide the model, from two on."""
     shared = [model.heads, model.ffn_hidden]
-    tps = degrees(cluster.gpus_per_node, cluster.gpus)
+    tps = degrees(cluster.gpus_per_node, cluster.gpus_per_node)
     return [tp for tp in tps if not any(size % tp for size in shared) and not (model.kv_heads % tp and tp % model.kv_heads)]
 
 

@@ -81,7 +81,8 @@ def one_gpu(base: Scenario, found: Sequence[Proposal]) -> Thought:
 
 def tensor_degrees(base: Scenario) -> list[int]:
     """Tensor-parallel degrees within a node that divide the model, from two on."""
-    within = degrees(base.cluster.gpus_per_node, base.cluster.gpus)
+    per_node = base.cluster.gpus_per_node
+    within = degrees(per_node, per_node)  # another degree has groups that reach from one node into the next
     return [tp for tp in within if legal(with_any_batch(with_plan(base, tp=tp)))]
 
 
@@ -186,7 +187,7 @@ def experts(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
         return None
     owned = sum(times * op.parameters for times, op in model.operators if op.expert)
     whole = [ep for ep in degrees(MOST_EXPERT_NODES * per_node, model.experts) if gpus % ep == 0]
-    near, far = [ep for ep in whole if ep <= per_node][-1:], [ep for ep in whole if ep > per_node][-1:]
+    near, far = [ep for ep in whole if per_node % ep == 0][-1:], [ep for ep in whole if per_node % ep][-1:]
     stages = [1, *stages_of(base, 1)]
     in_stages = {ep: fitting(base, ({"ep": ep, "pp": pp, "sharding": "zero1"} for pp in stages)) for ep in (*near, *far)}
     sharded = [one for ep in near for one in fitting(base, [{"ep": ep, "sharding": "fsdp"}])]

@@ -166,6 +166,14 @@ def test_experts_go_to_the_gpus_of_a_node(model: str | dict[str, Any]) -> None:
     assert "% of the parameters are in 8 experts, of which a token uses 2" in said(experts, base)
 
 
+def test_groups_that_reach_from_one_rack_into_the_next_are_not_called_those_of_a_node() -> None:
+    """Of 16 experts each of 16 of the 144 GPUs could hold one, but 16 does not divide the 72 GPUs of a rack."""
+    base = base_of({**MIXTURE, "experts": 16}, 144, cluster="gb200-nvl72")
+    assert "; 8 GPUs of a node can hold them" in said(experts, base)
+    assert {plan.ep for plan in plans(experts, base)} == {8, 16}
+    assert tensor_degrees(base_of(SHALLOW, 288, cluster="gb200-nvl72")) == [2, 4, 8]
+
+
 @pytest.mark.parametrize("model", [SHALLOW, pytest.param("llama3-8b", marks=pytest.mark.slow)])
 def test_a_million_tokens_are_divided(model: str | dict[str, Any]) -> None:
     base = base_of(model, 64, 2**20)
