@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import gcd
 from typing import Any
 from uuid import uuid4
 
 from ..bounded_cache import Cache
 from ..config import feasible
+from ..config.derived import data_parallel_degree, data_parallel_ranks_in_node
 from ..config.document import Document
 from ..config.leftovers import changed, leftovers
 from ..config.named_parts import Trust
@@ -121,10 +121,10 @@ def _in_nodes(scenario: Scenario, choice: Choice) -> Sharding | str:
     It has the other options of the sharding that the scenario states.
     """
     stated = scenario.plan.sharding if isinstance(scenario.plan.sharding, Sharding) else Sharding()
-    cluster, fixed = scenario.cluster, choice.tp * choice.pp * choice.cp
-    replicas = choice.dp or cluster.gpus // fixed
-    group = gcd(replicas, max(1, cluster.gpus_per_node // (choice.tp * choice.cp)))
-    return replace(stated, kind="hsdp", group=group) if 1 < group < replicas else choice.sharding
+    plan = replace(scenario.plan, tp=choice.tp, pp=choice.pp, cp=choice.cp, dp=choice.dp)
+    scenario = replace(scenario, plan=plan)
+    group = data_parallel_ranks_in_node(scenario) or 1
+    return replace(stated, kind="hsdp", group=group) if 1 < group < data_parallel_degree(scenario) else choice.sharding
 
 
 def settings_of(base: Base, choice: Choice) -> dict[str, Any]:

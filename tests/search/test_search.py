@@ -245,6 +245,16 @@ def test_a_word_of_the_space_keeps_the_options_of_the_scenario() -> None:
         assert (found_again,) == one.value
 
 
+def test_groups_of_hsdp_are_those_of_the_scenario_where_nodes_hold_no_whole_groups() -> None:
+    """Groups of four divide no node of ten, so that no two replicas of every group of two would share a node."""
+    nodes = {"name": "dgx-h100", "gpus_per_node": 10, "inter_node": "10x400 Gbit/s", "nodes": 4}
+    given = {**SCENARIO, "cluster": nodes, "job": {**SCENARIO["job"], "global_batch": 40}}
+    space = {"tp": [2, 4], "pp": [1], "microbatch": [1], "sharding": ["hsdp"], "recompute": ["none"], "split": ["even"]}
+    result = found(given, space, "step_time", top=4)
+    assert [(one.choice.tp, sim.scenario(result.document(one).data).plan.full_sharding.group) for one in result.best] == [(2, 5)]
+    assert "no two data-parallel ranks share a node" in result.reasons["plan.sharding.group"][1]
+
+
 def test_a_space_names_each_plan_once() -> None:
     texts = [choice.text for choice in choices(space_of(None), ())]
     assert len(texts) == len(set(texts)) > 500
