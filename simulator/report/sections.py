@@ -142,7 +142,8 @@ def idle(run: Run, *, explained: bool = False) -> str:
 
 def _waited(row: IdleRow) -> str:
     """A cause of idle time by its name in the bars above, if the bars show all of it."""
-    return f"exposed {row.text}" if row.axis else NAMES[HOST] if row.cause == LAUNCHES else row.text
+    named = {LAUNCHES: NAMES[HOST], BUBBLE: NAMES[BUBBLE]}
+    return f"exposed {row.text}" if row.axis else named.get(row.cause, row.text)
 
 
 def why(found: Explanation) -> str:

@@ -31,7 +31,8 @@ PARTS = (WARM_UP, DEPENDENCY, DRAIN)
 
 
 class Cause(NamedTuple):
-    """Why time passes: `busy`, a part of the bubble, an imbalance of stages or of an axis, an axis, `launches` or `optimizer`."""
+    """Why time passes: `busy`, a part of the bubble (or `bubble`, if it is not divided), an imbalance of stages or of an axis, an
+    axis, `launches` or `optimizer`."""
 
     name: str
     stage: int = -1
@@ -133,11 +134,14 @@ def _members(result: Result, axis: str) -> dict[Cause, Array]:
 
 
 def _bubble(result: Result) -> dict[Cause, Array]:
-    """The bubble by its causes."""
+    """The bubble by its causes; undivided where every message is simulated, because such a run is not simulated again with other
+    durations."""
     parts_ns = usual_ns = _by_part(result.observation)
     slot_ns = _slot_ns(result)
     median_ns = _median(slot_ns, result.engine_timeline.multiplicity)
     if (slot_ns != median_ns).any():
+        if result.scenario.fidelity.collectives == "stepwise":
+            return {Cause(BUBBLE): parts_ns.sum(axis=1)}
         factors = np.where(slot_ns > 0, median_ns / np.maximum(slot_ns, 1), 1.0)
         usual_ns = np.minimum(parts_ns, _by_part(Counterfactual(result).with_slots_scaled(factors)))
     columns = {Cause(part): ns for part, ns in zip(PARTS, usual_ns.T, strict=True)}

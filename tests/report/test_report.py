@@ -21,6 +21,7 @@ from simulator.report import timeline_data as packing
 from simulator.report.page import page, report
 from simulator.report.timeline_data import timeline_data
 from simulator.simulation.run import Run
+from simulator.study.idle_causes import idle_time
 from simulator.units import show_bytes
 
 from ..commandline import trainsim
@@ -187,6 +188,18 @@ def test_the_table_of_the_network_says_what_its_shares_are_of() -> None:
     for row, of in zip(cells[1:], used, strict=True):
         assert row[2] == show_bytes(of["bytes"])
         assert row[-2:] == [f"{of[key] / run.metrics.step_time_s:.1%}" for key in ("waited_s", "full_s")]
+
+
+def test_a_run_of_every_message_has_a_page_that_does_not_divide_the_bubble() -> None:
+    """To divide it would take another simulation with other durations."""
+    plan, fidelity = sim.Plan(tp=2, pp=2, dp=2), sim.Fidelity(collectives="stepwise")
+    run = scenario(cluster=small_cluster(2), plan=plan, fidelity=fidelity).simulate()
+    step_s = run.metrics.step_time_s
+    (table,) = re.findall(r"<h2>What ranks wait for</h2>(.*?)</section>", page(run, timeline_data(run)), re.DOTALL)
+    rows = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in table.split("<tr")[2:]]
+    told = {row[0]: row[1] for row in rows}
+    assert told["pipeline bubble"] == f"{run.metrics.bubble_fraction:.1%}"
+    assert idle_time(run).mean_s("bubble") == pytest.approx(run.metrics.bubble_fraction * step_s, rel=1e-12)
 
 
 def test_names_from_outside_are_text() -> None:
