@@ -94,9 +94,9 @@ class Family:
             members, gpus = (np.take_along_axis(column, order, axis=1) for column in (members, gpus))
         self.members, self.gpus, self.policy, self.degraded = members, gpus, policy, degraded
         self.nodes = gpus // cluster.gpus_per_node
-        changes = self.nodes[:, 1:] != self.nodes[:, :-1]
-        self.examples, self.layout = _distinct_rows(changes.T if (changes != changes[:1]).any() else (), len(members))
-        """An example group of each layout, and the layout of each group."""
+        near = _neighbours(self.nodes)
+        self.examples, self.layout = _distinct_rows(near.T if (near != near[:1]).any() else (), len(members))
+        """An example group of each layout, and the layout of each group: which members share a node."""
         moving = sorted((charge, what) for charge, what in charges.items() if what[0] != BARRIER)
         self.charges = dict(moving if gpus.shape[1] > 1 else ())
         self.plans, self.links = ClusterRounds(cluster), UncontendedLinks(cluster)
@@ -231,6 +231,23 @@ def _identity(plan: Sequence[Round]) -> tuple[object, ...]:
     for r in plan:
         by_edges[r.edges.key] = r.fraction * r.repeats / whole + by_edges.get(r.edges.key, 0)  # type: ignore[operator]
     return tuple(by_edges.items())
+
+
+def _neighbours(nodes: Array) -> Array:
+    """For every group (row) and member, the first member that shares its node; only whether it is another one's than that of the
+    member before, if the members of each node follow each other in every group.
+    """
+    changes: Array = nodes[:, 1:] != nodes[:, :-1]
+    order = np.argsort(nodes, axis=1, kind="stable")
+    by_node = np.take_along_axis(nodes, order, axis=1)
+    begins = np.ones(nodes.shape, dtype=bool)
+    begins[:, 1:] = by_node[:, 1:] != by_node[:, :-1]
+    if (begins[:, 1:].sum(axis=1) == changes.sum(axis=1)).all():
+        return changes
+    at = np.maximum.accumulate(np.where(begins, np.arange(nodes.shape[1]), 0), axis=1)
+    first = np.empty_like(order)
+    np.put_along_axis(first, order, np.take_along_axis(order, at, axis=1), axis=1)
+    return first
 
 
 def _distinct_rows(columns: Iterable[Array], rows: int) -> tuple[Array, Array]:

@@ -129,6 +129,30 @@ WINDOW = (
 )
 
 
+SCATTERED = (0, 4, 1, 5, 2, 6, 8, 12, 3, 9, 7, 13, 10, 14, 11, 15)
+"""Four groups of four, in each of which no rank is on the node of the one before: on two, four, four and two nodes."""
+
+
+def test_t7_1_a_group_takes_the_time_of_its_own_number_of_nodes() -> None:
+    """Whatever other groups there are. Rings around two and around four nodes are measured apart."""
+    plan = sim.Plan(cp=4, dp=4, placement=SCATTERED, overlap=sim.Overlap(cp=False))
+    alone = of("ndr-ib", plan=plan, nodes=4, nodes_per_pod=4)
+    skeleton = bound(alone).skeleton
+    tariff, kinds = skeleton.tariff, skeleton.kind[skeleton.slots[0, ::4]]
+    times_ns = (tariff.latency_ns + tariff.work / tariff.cap)[kinds].max(axis=1)
+    assert times_ns[0] == times_ns[3] != times_ns[1] == times_ns[2]
+
+
+@pytest.mark.parametrize("link", [UP, "node1/nic1>leaf1", "node2/nvswitch>node2/gpu0", "node3/gpu3>node3/nvswitch"])
+@pytest.mark.parametrize("plan", [sim.Plan(cp=4, dp=4, placement=SCATTERED), sim.Plan(cp=2, pp=2, placement=SCATTERED)])
+def test_what_changes_only_after_the_step_changes_nothing(link: str, plan: sim.Plan) -> None:
+    """The groups that cross the link are then simulated apart from the others, with the same times."""
+    calm = of("ndr-ib", plan=plan, nodes=4, nodes_per_pod=4)
+    first_s = calm.simulate(steps=1).metrics.step_time_s
+    for later in (sim.Perturb(link=link, capacity=0.5, from_s=first_s), sim.Perturb(rank=6, speed=0.5, from_s=first_s)):
+        assert replace(calm, perturb=(later,)).simulate().metrics.step_time_s == first_s
+
+
 def test_t7_7_windows_that_overlap_multiply() -> None:
     skeleton = bound(of("ndr-ib", *WINDOW)).skeleton
     changing = sorted(set(skeleton.tariff.cap_profile[skeleton.tariff.cap_profile >= 0].tolist()))
