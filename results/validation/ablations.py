@@ -16,7 +16,7 @@ from simulator.config.scenario import from_document
 from simulator.kernels import Attention
 from simulator.measurements.csv_tables import Row
 from simulator.measurements.training_rows import scenario_of
-from simulator.simulation.op_costs import kernel_calls
+from simulator.simulation.kernels_of_ranks import kernels_of_ranks
 from simulator.simulation.run import Run
 from simulator.simulation.simulate import simulate_scenario
 from simulator.validate import training
@@ -119,4 +119,4 @@ def roofline_s(run: Run) -> float:
         dtype = usual if isinstance(kernel, Attention) else getattr(kernel, "dtype", "") or usual
         return max(kernel.flop / gpu.matmul_peak(dtype), kernel.traffic_bytes / gpu.memory_bytes_per_s)
 
-    return sum(times * seconds(kernel) for (_, kernel), times in kernel_calls(run).items()) / run.program.ranks
+    return sum(calls * seconds(kernel) for kernel, calls, _ in kernels_of_ranks(run))
