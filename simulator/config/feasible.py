@@ -144,8 +144,7 @@ def _degrees(scenario: Scenario, whole: Cluster | None = None) -> Found:
     enough = asked if exact else lcm(fixed, per_node)
     by_gpus = (f"gpus: {enough}" if whole else f"nodes: {enough // per_node}") + " without dp" * (not exact and bool(plan.dp))
     by_dp = f"dp: {gpus // fixed}, or leave it out"
-    part = "" if whole else with_part_of_nodes(scenario, asked)
-    in_part = f", or {part}" if part else ""
+    in_part = f", or {part}" if not whole and (part := with_part_of_nodes(scenario, asked)) else ""
     too_many = f"{product} = {asked} GPUs, but {_owner(scenario, whole)} has {gpus}"
     if asked > gpus and plan.dp and not gpus % fixed:
         yield "plan", too_many, by_dp

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import simulator as sim
-from simulator.config import derived, feasible
-from simulator.errors import UserError
+from simulator.advise.candidates import legal
+from simulator.config import derived
 from simulator.kernels import Gemm, Part
 from simulator.lowering.routing import layers_with_experts
 from simulator.plan.plan import Moe
@@ -86,14 +86,6 @@ def of_seed(seed: int) -> Scenario:
         )  # fmt: skip
         if legal(chosen):
             return chosen
-
-
-def legal(of: Scenario) -> bool:
-    try:
-        feasible.check(of)
-    except UserError:
-        return False
-    return True
 
 
 def with_model(of: Scenario, **changes: Any) -> Scenario:

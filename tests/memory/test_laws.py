@@ -12,8 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.config import feasible
-from simulator.errors import UserError
+from simulator.advise.candidates import legal
 from simulator.kernels import Gemm, Part
 from simulator.lowering.passes.data_parallel import parameters_by_stage
 from simulator.program.operations import COPY_IN, COPY_OUT, Collective, Compute, Purpose
@@ -52,16 +51,8 @@ def scenarios(draw: st.DrawFn, formats: tuple[str, ...] = FORMATS, models: Any =
         small_model(8, **draw(st.sampled_from(models))), small_cluster(4, gpu="b200", host=HOST), sim.Plan(**draw(plans())), job,
         framework=sim.framework(draw(st.sampled_from(SOFTWARE))),
     )  # fmt: skip
-    assume(is_legal(chosen))
+    assume(legal(chosen))
     return chosen
-
-
-def is_legal(chosen: Scenario) -> bool:
-    try:
-        feasible.check(chosen)
-    except UserError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -97,7 +88,7 @@ def no_more_memory(one: Facts, other: Facts) -> bool:
 @given(scenarios(), st.sampled_from(RECOMPUTED))
 def test_t12_7_recomputation_takes_no_more_memory_and_no_fewer_flop(chosen: Scenario, words: Any) -> None:
     again = replace(chosen, plan=replace(chosen.plan, recompute=words))
-    assume(is_legal(again))
+    assume(legal(again))
     repeated, kept = facts(again), facts(chosen)
     assert no_more_memory(repeated, kept)
     assert repeated.flop == kept.flop == kept.executed < repeated.executed
@@ -108,7 +99,7 @@ def test_t12_7_recomputation_takes_no_more_memory_and_no_fewer_flop(chosen: Scen
 def test_t19_2_offload_takes_no_more_memory_of_gpus(chosen: Scenario, offload: Any) -> None:
     """What is copied out of a microbatch is copied back."""
     copying = replace(chosen, plan=replace(chosen.plan, offload=offload))
-    assume(is_legal(copying))
+    assume(legal(copying))
     away, here = facts(copying), facts(chosen)
     assert no_more_memory(away, here)
     assert (away.flop, away.executed) == (here.flop, here.executed)
@@ -121,7 +112,7 @@ def test_t19_2_offload_takes_no_more_memory_of_gpus(chosen: Scenario, offload: A
 def test_t20_6_freezing_one_layer_more_increases_nothing(chosen: Scenario, words: Any) -> None:
     chosen = replace(chosen, plan=replace(chosen.plan, recompute=words))
     frozen = [replace(chosen, job=replace(chosen.job, frozen_layers=layers)) for layers in (1, 3, 8)]
-    assume(all(map(is_legal, frozen)))
+    assume(all(map(legal, frozen)))
     before = facts(chosen)
     for now in map(facts, frozen):
         assert no_more_memory(now, before)
@@ -138,7 +129,7 @@ def test_t16_6_a_window_or_a_document_of_the_whole_sequence_is_none(chosen: Scen
     windowed = replace(chosen, model=replace(chosen.model, window=SEQUENCE))
     packed = replace(chosen, job=replace(chosen.job, packing=sim.Packing(lengths=(SEQUENCE,))))
     assert facts(windowed) == facts(chosen)
-    if is_legal(packed):
+    if legal(packed):
         assert facts(packed) == facts(chosen)
 
 
@@ -148,7 +139,7 @@ def test_t16_6_a_window_or_a_document_of_the_whole_sequence_is_none(chosen: Scen
 def test_t20_7_adapters_have_a_row_and_a_column_of_each_channel(chosen: Scenario, rank: int, targets: tuple[str, ...]) -> None:
     """All that learns is (inputs + outputs) x rank for each layer, whatever divides it."""
     chosen = replace(chosen, job=replace(chosen.job, lora=sim.Lora(rank, targets)))
-    assume(is_legal(chosen))
+    assume(legal(chosen))
     model, program = chosen.model, program_of(chosen)
     layer = model.block.layer(model, batch=1, seq=1, element_bytes=1)
     widths = [(op.forward.k, op.forward.n) for op in layer if op.name in targets and isinstance(op.forward, Gemm)]
