@@ -36,6 +36,7 @@ from .passes.release import release_activations
 from .passes.scales import reduce_scales
 from .passes.sharded_units import units
 from .passes.shards import ShardedState, all_reduced
+from .passes.single_tensors import single_tensors
 from .passes.tensor_parallel import tensor_parallel
 from .passes.vocabulary import SharedVocabulary, vocabulary
 from .passes.working_set import Sizes, keep_results, working_sets
@@ -135,9 +136,11 @@ def _lowered(
     program = data_parallel(units(slots, sharding.unit), replicas)
     state = _sharded_state(model, plan, job, framework, dp, reduced_bytes)
     program = (zero3 if sharding.gathers else zero1)(program, state) if sharding.kind != "none" else program
+    divided = state.replicas if sharding.kind != "none" else None
     if job.full_optimizer.kind == "muon":
-        divided = state.replicas if sharding.kind != "none" else None
         program = muon(program, Muon(job.full_optimizer, divided, plan.tp, gradient_bytes, element_bytes))
+    elif framework.single_tensors and not plan.offloading.optimizer:
+        program = single_tensors(program, divided)
     program = offload_state(program, OffloadedState(plan.offloading, replicas.replicas, state, framework.offload))
     program = all_reduced(program) if sharding.kind in framework.all_reduced_gradients else program
     program = cast_weights(program, narrow) if narrow else program

@@ -275,6 +275,11 @@ class Framework(Declared):
         "whether zero1 deals out whole tensors, as InternEvo does: gradients are all-reduced, and one owner after the other "
         "broadcasts what it has updated; else ranks divide every tensor",
     ] = False
+    single_tensors: Annotated[
+        bool,
+        "whether the optimizer updates one tensor after the other, with kernels of its own for each; else the kernels of an "
+        "update take all tensors of a rank",
+    ] = False
     weights_beside_master: Annotated[
         bool,
         "whether with fsdp and hsdp a rank keeps its share of the parameters in the training dtype beside the master copy in "
@@ -309,6 +314,10 @@ class Framework(Declared):
         if fusion.linear_cross_entropy and (self.metrics or self.fp32_logits):
             name, usual = ("metrics", "[]") if self.metrics else ("fp32_logits", "false")
             yield name, ": the logits of all tokens never exist", f"{usual}, or fusion: {{linear_cross_entropy: false}}"
+        if self.single_tensors and self.fusion.optimizer:
+            yield "single_tensors", ": one kernel updates all parameters", "false, or fusion: {optimizer: false}"
+        if self.single_tensors and self.whole_tensors:
+            yield "single_tensors", ": what an owner has of whole tensors is updated as one", "false, or whole_tensors: false"
         if self.whole_tensors and self.overlap.parameter_gather:
             yield "whole_tensors", ": broadcasts end before the next step begins", "overlap: {parameter_gather: false}"
         if not (host.kernel_s or host.compiled_kernel_s or host.collective_s):

@@ -223,6 +223,7 @@ CASES: dict[str, Case] = {
     "framework.gathered_gradients": Case("bf16", FSDP),
     "framework.all_reduced_gradients": Case(["zero1"], {"plan": {"tp": 2, "pp": 2, "sharding": "zero1"}}),
     "framework.whole_tensors": Case(True, {"framework.overlap.parameter_gather": False, "plan": {"sharding": "zero1"}}),
+    "framework.single_tensors": Case(True, {"framework.fusion.optimizer": False}),
     "framework.fp32_logits": Case(True),
     "framework.metrics": Case(["loss"]),
     "framework.weights_beside_master": Case(True, FSDP),

@@ -210,6 +210,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
             replace(software(overlap=Overlaps(parameter_gather=False)), plan=sim.Plan(tp=2, sharding="zero1")),
             True,
         ),
+        "single_tensors": (software(fusion=Fusion(optimizer=False)), True),
         "weights_beside_master": (gathering(), True),
         "fp32_logits": (software(), True),
         "metrics": (software(), ("loss", "accuracy")),
