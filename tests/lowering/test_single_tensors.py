@@ -106,3 +106,10 @@ def test_t20_12_the_number_of_layers_counts() -> None:
 def test_contradictions_are_refused(words: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="single_tensors"):
         sim.framework({"single_tensors": True, "overlap": {"parameter_gather": False}, **words})
+
+
+def test_costs_list_tensors_of_one_size_together() -> None:
+    rows = [(row.name, row.shape, row.calls) for row in of(layers=16).simulate().kernel_costs if row.name == "update"]
+    sizes = tensors(program_of(of(layers=16)))
+    assert len(rows) == len({shape for _, shape, _ in rows}) == len(set(sizes))
+    assert sum(calls for _, _, calls in rows) == len(sizes)

@@ -77,4 +77,4 @@ def _one_by_one(body: Body, pieces: Sequence[int]) -> Iterator[AnyOp]:
     for of in passes.values():
         for i, piece in enumerate(pieces):
             for op, kernel in of:
-                yield replace(op, name=f"{op.name} {i}", kernel=replace(kernel, rows=piece))
+                yield replace(op, name=f"{op.name}#{i}", kernel=replace(kernel, rows=piece))
