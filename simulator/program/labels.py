@@ -179,7 +179,7 @@ class Labels:
 
 
 def plain_name(op: AnyOp, name: str = "") -> str:
-    """The name of an operation, or another one, without layer (`3.mlp_up.dgrad`) and number of a chunk or tensor (`logits#3.dgrad`)."""
+    """The name of an operation, or another one, without layer (`3.mlp_up.dgrad`) and number of a chunk or tensor (`logits#3`)."""
     name = name or op.name
     whole, _, rest = (name.split(".", 1)[-1] if op.layer >= 0 else name).partition("#")
     return whole + rest.lstrip("0123456789")
