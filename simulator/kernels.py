@@ -18,6 +18,8 @@ NARROW_BYTES = {"fp8": 1.0, "fp8_block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp
 """Bytes per element of the formats that only GEMMs use, with the share of a scale: one fp32 for 128 elements, or one byte for 32
 or for 16."""
 FP32_BYTES = 4
+ALIGNED_BYTES = 16
+"""Tensor cores take 16-bit operands whose rows begin at multiples of this many bytes."""
 UNFUSED = "unfused"
 """Name for attention as two GEMMs with a softmax between them, in the place of a library."""
 
@@ -89,12 +91,15 @@ class Gemm:
     """The narrow format of the operands; empty where the operands have the format of the result."""
     counted: tuple[int, int] = (1, 1)
     """Ratio of the flop of the `full` convention to the executed flop, for GEMMs of scores of a part of a sequence."""
+    aligned: bool = True
+    """Whether tensor cores can take the operands; if not, the products are computed in fp32 without them."""
 
     @property
     def shape(self) -> str:
         """The sizes in words."""
         times = f"{self.batch} times " if self.batch > 1 else ""
-        return f"{times}{self.m} x {self.n} x {self.k}{f' in {self.dtype}' if self.dtype else ''}"
+        how = f" in {self.dtype}" if self.dtype else "" if self.aligned else " without tensor cores"
+        return f"{times}{self.m} x {self.n} x {self.k}{how}"
 
     @property
     def flop(self) -> int:
@@ -178,6 +183,12 @@ class Attention:
     def widths(self) -> tuple[int, int]:
         """Widths of a head: of queries and keys, and of values and results."""
         return self.head_dim, self.value_dim or self.head_dim
+
+    @property
+    def aligned(self) -> bool:
+        """Whether tensor cores can take heads and scores as operands in 16 bits, where they are in memory."""
+        rows = (*self.widths, self.keys) if self.element_bytes < FP32_BYTES else ()
+        return not any(row * self.element_bytes % ALIGNED_BYTES for row in rows)
 
     @property
     def shape(self) -> str:

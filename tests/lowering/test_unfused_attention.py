@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import simulator as sim
-from simulator.kernels import Rowwise
+from simulator.kernels import Attention, Gemm, Rowwise
 from simulator.lowering.kernels_of_framework import framework_kernels
 from simulator.program.operations import Compute
 from simulator.simulation.simulate import program_of
@@ -65,3 +65,52 @@ def test_t9_9_in_fp32_a_softmax_that_is_not_fused_casts_nothing() -> None:
     found = of_scores("fp32", 4, software="megatron-lm-2022", seq=SEQ + 1)
     assert [op.name for op in found] == [f"attention_{word}" for word in ("scale", "mask", "softmax", "dropout")]
     assert found[2].saved_bytes == 4 * HEADS * (SEQ + 1) ** 2
+
+
+def gemms(of: sim.Run) -> list[Gemm]:
+    ops = (op for body in of.program.bodies.values() for op in body.ops if isinstance(op, Compute))
+    return [op.kernel for op in ops if isinstance(op.kernel, Gemm)]
+
+
+def run(heads: int, *, seq: int = 2048, dtype: Any = "bf16", attention: str = "unfused") -> sim.Run:
+    """A step of a model 1,728 wide: 16 heads of 108 channels, or 12 of 144."""
+    model = sim.model({"layers": 2, "hidden": 1728, "heads": heads, "vocab": 32000, "gated_mlp": False})
+    job = sim.Job(sequence_length=seq, global_batch=1, dtype=dtype)
+    software = sim.framework({"attention": attention})
+    return scenario(model, small_cluster(1, gpus_per_node=1, gpu="a100-80gb"), sim.Plan(), job, framework=software).simulate()
+
+
+@pytest.mark.parametrize(
+    "head, keys, width, aligned",
+    [(64, 2048, 2, True), (108, 2048, 2, False), (112, 2048, 2, True), (64, 2047, 2, False), (108, 2048, 4, True)],
+)
+def test_t9_15_rows_begin_at_multiples_of_16_bytes(head: int, keys: int, width: int, aligned: bool) -> None:
+    assert Attention(1, keys, 8, 8, head, True, width).aligned == aligned
+
+
+def test_t9_15_only_the_products_of_heads_go_without_tensor_cores() -> None:
+    found = gemms(run(16))
+    assert {kernel.aligned for kernel in found if kernel.batch > 1} == {False}
+    assert {kernel.aligned for kernel in found if kernel.batch == 1} == {True}
+    assert all(kernel.aligned for kernel in gemms(run(12)))
+    assert all(kernel.aligned for kernel in gemms(run(16, attention="")))
+
+
+def test_t9_15_products_without_tensor_cores_run_at_the_peak_of_fp32() -> None:
+    slow, fast = ({row.name: row for row in run(heads).kernel_costs} for heads in (16, 12))
+    for name in ("attention_scores", "attention_context", "attention_keys.dgrad"):
+        assert "without tensor cores" in slow[name].shape
+        assert "without" not in fast[name].shape
+        flop_per_s = 16 * 2 * 2048**2 * 108 / slow[name].seconds_each
+        assert 0.5 * 19.5e12 < flop_per_s < 19.5e12
+        assert slow[name].seconds_each > 5 * fast[name].seconds_each
+    assert slow["mlp_up"].seconds_each == fast["mlp_up"].seconds_each
+
+
+def test_t9_15_attention_without_a_kernel_of_its_own_is_timed_alike() -> None:
+    """`trainsim kernel attention --library unfused` has the same products."""
+    narrow, wide = (
+        sim.kernel("attention", "a100-80gb", seq=2048, heads=heads, head_dim=head, library="unfused")
+        for heads, head in ((16, 108), (12, 144))
+    )
+    assert narrow.time_us > 2 * wide.time_us

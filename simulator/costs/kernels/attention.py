@@ -276,11 +276,11 @@ class AttentionFamily(KernelFamily):
         """Attention as GEMMs and a softmax, which write and read all scores, including masked scores."""
         lines, keys, element_bytes = kernel.batch * kernel.heads, kernel.keys, kernel.element_bytes
         rows, (depth, value_depth) = lines * kernel.seq, kernel.widths
-        scores = Gemm(kernel.seq, keys, depth, element_bytes, batch=lines)
-        mixed = Gemm(kernel.seq, value_depth, keys, element_bytes, batch=lines)
+        scores = Gemm(kernel.seq, keys, depth, element_bytes, batch=lines, aligned=kernel.aligned)
+        mixed = replace(scores, n=value_depth, k=keys)
         if kernel.part is Part.FORWARD:
             return [scores, Rowwise("softmax", rows, keys, element_bytes, 2 * element_bytes), mixed]
-        to_keys, to_values = (Gemm(keys, each, kernel.seq, element_bytes, batch=lines) for each in kernel.widths)
+        to_keys, to_values = (replace(scores, m=keys, n=each, k=kernel.seq) for each in kernel.widths)
         softmax = Rowwise("softmax_backward", rows, keys, element_bytes, 3 * element_bytes)
         return [replace(scores, k=value_depth), to_values, softmax, replace(mixed, n=depth), to_keys]
 

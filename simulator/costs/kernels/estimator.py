@@ -14,12 +14,13 @@ from statistics import median
 from typing import get_args
 
 from ...hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
-from ...kernels import UNFUSED, Kernel, Shape
+from ...kernels import UNFUSED, Gemm, Kernel, Shape
 from ...units import ns
 from . import power
 from .family import (
     BURST,
     SUSTAINED,
+    WITHOUT_TENSOR_CORES,
     Constants,
     Estimate,
     KernelFamily,
@@ -103,6 +104,8 @@ class Estimator:
         if self.options.library == UNFUSED and (parts := family.unfused(kernel)):
             return together(f"{family.name}: {UNFUSED}", [self.made(part) for part in parts])
         estimator = replace(self, dtype=dtype) if dtype else self
+        if isinstance(kernel, Gemm) and not kernel.aligned and WITHOUT_TENSOR_CORES in self.gpu.peak_flop_per_s:
+            estimator = replace(self, dtype=WITHOUT_TENSOR_CORES, options=replace(self.options, tensor_cores=False))
         chosen = estimator.selected(
             family.name, lambda constants: family.kernel_s(constants, estimator, estimator.machine_for(family), kernel)
         )
