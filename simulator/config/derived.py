@@ -111,6 +111,8 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
         plan = replace(plan, recompute=usual.recompute if every == 1 else Recompute(usual.recompute, every=every))
     if plan.recomputation.scope == "selective" and (listed := _listed(scenario, usual.selective)):
         plan = replace(plan, recompute=replace(plan.recomputation, scope="none", ops=(*listed, *plan.recomputation.ops)))
+    if not plan.recomputation.words and (always := _listed(scenario, usual.always)):
+        plan = replace(plan, recompute=Recompute(ops=always))
     if usual.early_stop and plan.recomputation.scope == "full" and plan.recomputation.early_stop is None:
         plan = replace(plan, recompute=replace(plan.recomputation, early_stop=True))
     if gradients != framework.gradients:

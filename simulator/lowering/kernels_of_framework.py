@@ -214,11 +214,27 @@ def _pieces(op: BlockOp, framework: Framework, tp: int, dtype: str) -> list[Bloc
 def _whole_or_split(op: BlockOp, framework: Framework) -> list[BlockOp]:
     """An operator on rows as one kernel, or as those of PyTorch if the framework does not fuse them."""
     kind = _kind(op)
+    if kind in NORMS and framework.fp32_norms and _rowwise(op.forward).element_bytes < FP32_BYTES:
+        return _norm_of_fp32(op)
     apart = PIECES.get(kind)
     if kind.endswith(GATED):
         gate, multiply = kind.removesuffix(GATED), ("multiply", 3, 0)
         apart = "activation", ((gate, 2, 0), multiply), (multiply, multiply, (f"{gate}_backward", 3, 0))
     return [op] if apart is None or getattr(framework.fusion, apart[0]) else _split(op, apart[1], apart[2])
+
+
+def _norm_of_fp32(op: BlockOp) -> list[BlockOp]:
+    """A norm after a cast of its input to fp32, which it keeps unless both are repeated; its gradient in fp32 is cast back."""
+    whole, back = _rowwise(op.forward), _rowwise(op.input_gradient)
+    wider = FP32_BYTES - whole.element_bytes
+    cast = replace(whole, op="cast", bytes_per_element=whole.element_bytes + FP32_BYTES)
+    norm = replace(
+        op,
+        forward=replace(whole, bytes_per_element=whole.bytes_per_element + wider),
+        input_gradient=replace(back, bytes_per_element=back.bytes_per_element + 2 * wider),
+        saved_bytes=op.saved_bytes if op.listed else op.saved_bytes * FP32_BYTES // int(whole.element_bytes),
+    )
+    return [BlockOp(f"{op.name} cast", cast, op.split, cast), norm]
 
 
 def _permuted(op: BlockOp) -> list[BlockOp]:

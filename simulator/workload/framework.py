@@ -181,6 +181,10 @@ class UsualPlan(Declared):
         tuple[Name, ...],
         "operators that recompute: selective repeats instead of attention, such as [mlp_norm]; a model may lack some",
     ] = ()
+    always: Annotated[
+        tuple[Name, ...],
+        "operators that the backward pass repeats where recompute is none, as some software always does, such as [mlp_norm]",
+    ] = ()
     early_stop: Annotated[bool, "whether recomputation of whole layers ends at the last tensor that is needed"] = False
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -285,6 +289,7 @@ class Framework(Declared):
         "whether with fsdp and hsdp a rank keeps its share of the parameters in the training dtype beside the master copy in "
         "fp32, as Megatron-FSDP does; else the master copy only, as FSDP2 of PyTorch does",
     ] = False
+    fp32_norms: Annotated[bool, "whether the input of every norm is cast to fp32 by a kernel of its own"] = False
     fp32_logits: Annotated[bool, "whether logits are cast to fp32 by a kernel of their own, before loss and metrics"] = False
     metrics: Annotated[
         tuple[Metric, ...],
@@ -309,6 +314,13 @@ class Framework(Declared):
         fusion, host = self.fusion, self.host
         if fusion.residual_norm and not fusion.norm and not self.compile:
             yield "fusion", ".residual_norm: a norm of several kernels takes no residual sum in", "norm: true, or leave it out"
+        if self.fp32_norms and (fusion.residual_norm or not fusion.norm or self.compile):
+            how = (
+                "a norm of several kernels casts anyway"
+                if not fusion.norm
+                else "no cast precedes a norm that is fused with others"
+            )
+            yield "fp32_norms", f": {how}", "false"
         if self.launch_blocking and self.cuda_graphs:
             yield "launch_blocking", ": the kernels of a CUDA graph do not wait for the host", "launch_blocking: false"
         if fusion.linear_cross_entropy and (self.metrics or self.fp32_logits):

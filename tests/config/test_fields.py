@@ -212,6 +212,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         ),
         "single_tensors": (software(fusion=Fusion(optimizer=False)), True),
         "weights_beside_master": (gathering(), True),
+        "fp32_norms": (software(), True),
         "fp32_logits": (software(), True),
         "metrics": (software(), ("loss", "accuracy")),
         "fusion": (software(), Fusion(rope=False)),
@@ -227,6 +228,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "recompute": (software(), "full"),
         "recompute_every": (software(plan=UsualPlan(recompute="full")), 2),
         "selective": (software(plan=UsualPlan(recompute="selective")), ("mlp_norm",)),
+        "always": (software(), ("mlp_norm",)),
         "early_stop": (software(plan=UsualPlan(recompute="full")), True),
     },
     MemoryOverhead: {
