@@ -30,8 +30,6 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
     ),
     "1F1B: steps of 4,096 tokens come out 4 points shorter than those of 2,048 in the median, as if MFU counted half of causal "
     "attention; with V-Half, in the same tables, 1 point": tuple(f"vocab-pp-{i:03}" for i in range(1, 73)),
-    "configurations of that month name a fused norm (pytorch/torchtitan, train_configs before @5e84866), the profile of the year "
-    "has operators": tuple(f"torchtitan-a100-{i:03}" for i in range(1, 9)),
     "131,072 tokens on GB200: the convention of the published TFLOP/s is doubtful": ("moe-zoo-qwen3-017",),
     "a branch under development; whether the balance of the routing was forced is not stated": (
         "moe-zoo-qwen3-004", "moe-zoo-qwen3-005",

@@ -217,6 +217,8 @@ def test_facts_change_the_framework(facts: str, expected: dict[str, object]) -> 
         ({"framework_profile": "nemo-mlperf-2023", "framework_date": "2023-11"}, "nemo-mlperf-2023"),
         ({"framework_profile": "llm-foundry-2023", "framework_date": "2023-10"}, "llm-foundry-2023-10"),
         ({"framework_profile": "llm-foundry-2023", "framework_date": "2023-06"}, "llm-foundry-2023"),
+        ({"framework_profile": "torchtitan-2024", "framework_date": "2024-04"}, "torchtitan-2024-04"),
+        ({"framework_profile": "torchtitan-2024", "framework_date": "2024-12"}, "torchtitan-2024"),
         ({"framework_profile": "nemo-2024", "gated_mlp": "1"}, "nemo-2024"),
         ({"framework_profile": "nemo-2024", "gated_mlp": "0"}, "nemo-gpt-2024"),
         ({"framework_profile": "nemo-2024", "num_experts": "8", "moe_topk": "2", "moe_ffn_hidden": "2048"}, "nemo-moe-2024"),
