@@ -42,14 +42,19 @@ SEARCHED = {"optimal": 16}
 """Schedules that are searched for, and the most slots that they are asked for here."""
 
 
-def of_shape(schedule: Any, shape: Shape, *, blocks: bool = True, tp: int = 1, latency: str = "3 us", **more: Any) -> Scenario:
-    """A scenario in which a rank has one node's GPU, and each stage one layer. Chunks are those that the schedule runs."""
+def of_shape(
+    schedule: Any, shape: Shape, *, blocks: bool = True, tp: int = 1, latency: str = "3 us", layout: Any = (), **more: Any
+) -> Scenario:
+    """A scenario in which a rank has one node's GPU, and each stage one layer, or as many as the layout says. Chunks are those
+    that the schedule runs."""
     chunks = getattr(catalog.module("schedules", schedule), "CHUNKS", shape.chunks)
-    overlap = sim.Overlap(pp=not blocks)
-    plan = sim.Plan(tp=tp, pp=shape.ranks, dp=1, chunks=chunks, schedule=schedule, group=shape.group, overlap=overlap)
+    overlap, layout = sim.Overlap(pp=not blocks), layout or (1,) * (shape.ranks * chunks)
+    plan = sim.Plan(
+        tp=tp, pp=shape.ranks, dp=1, chunks=chunks, schedule=schedule, group=shape.group, overlap=overlap, layout=layout
+    )
     job = sim.Job(sequence_length=512, global_batch=shape.microbatches)
     cluster = small_cluster(1, gpus_per_node=tp * shape.ranks, latency={"nvlink": latency})
-    return scenario(small_model(layers=shape.ranks * chunks), cluster, plan, job, **more)
+    return scenario(small_model(layers=sum(layout)), cluster, plan, job, **more)
 
 
 def run_of(schedule: Any, shape: Shape, **more: Any) -> Run:
@@ -219,8 +224,15 @@ def test_t1_8_schedules_of_one_chunk_are_one_whatever_their_name() -> None:
 
 
 def test_t1_9_what_a_pair_sends_leaves_when_both_slots_have_ended() -> None:
-    for name, shape in (("dualpipe-v", Shape(2, 8, 2)), ("dualpipe", Shape(4, 8))):
-        run = run_of(name, shape)
+    """Also where the forward slot of a pair is the longer one, as where its stage has more layers."""
+    uneven = (1, 3, 1, 1)
+    for name, shape, layout in (
+        ("dualpipe-v", Shape(2, 8, 2), ()),
+        ("dualpipe-v", Shape(2, 8, 2), uneven),
+        ("dualpipe", Shape(4, 8), ()),
+        ("dualpipe", Shape(4, 8), uneven),
+    ):
+        run = run_of(name, shape, layout=layout)
         rows, number = run.timeline.to_pandas(), [stage.number for stage in run.program.stages]
         kernels = rows[rows.phase.isin(SLOTS)].groupby(["rank", "phase", "stage", "microbatch"]).end_ns.max()
         sent = rows[rows.kind == "send"].set_index(["rank", "stream", "stage", "microbatch"]).start_ns

@@ -32,6 +32,8 @@ SENT = (ACTIVATION, GRADIENT)
 """First elements of the keys of values that stages on different ranks send to each other."""
 ENDED = "ended"
 """First element of the keys of slots that exchanges wait for."""
+Instance = tuple[str, int, int]
+"""The phase, stage and microbatch of a slot's step."""
 
 
 def pipeline(program: Program, payload_bytes: int) -> Program:
@@ -88,35 +90,55 @@ def _waiting(steps: tuple[Step, ...], rank: int, layout: Layout, bodies: dict[st
     """The steps of a rank, with sends moved into their exchanges, and a wait at the end of each exchange."""
     sends: dict[Key, Step] = {(step.after[0][0], step.stage, step.microbatch): step for step in steps if step.phase == SEND}
     receives = {step.outputs[0][1]: step for step in steps if step.phase == RECEIVE}
-    exchanged: dict[tuple[str, int, int] | None, list[Step]] = {}
+    together = _together(steps)
+    exchanged: dict[Instance | None, list[Step]] = {}
     sent: set[Key] = set()
     for exchange in layout.exchanges(rank):
         after = exchange.after and _instance(exchange.after, layout)
         sent.update(_key(slot, layout) for slot in exchange.sends)
-        exchanged.setdefault(after, []).extend(_steps_of_exchange(exchange, sends, receives, layout, bodies))
+        before = together.get(after, (after,)) if after else ()
+        new = _steps_of_exchange(exchange, before, sends, receives, layout, bodies)
+        exchanged.setdefault(after, []).extend(new)
+    awaited = {key for of in exchanged.values() for step in of for key in step.after if key[0] == ENDED}
     posted = len(receives)
     yield from steps[:posted]
     yield from exchanged.pop(None, ())
     for step in steps[posted:]:
         if step.phase == SEND and (step.after[0][0], step.stage, step.microbatch) in sent:
             continue
-        behind = exchanged.get((step.phase, step.stage, step.microbatch), ())
-        ended = (END, _end_key((step.phase, step.stage, step.microbatch)))
-        yield step._replace(outputs=(*step.outputs, ended)) if behind else step
-        yield from behind
+        slot = (step.phase, step.stage, step.microbatch)
+        ended = _end_key(slot)
+        yield step._replace(outputs=(*step.outputs, (END, ended))) if ended in awaited else step
+        yield from exchanged.get(slot, ())
+
+
+def _together(steps: tuple[Step, ...]) -> dict[Instance, tuple[Instance, ...]]:
+    """The slots of the pair of each slot that runs in a pair, itself included."""
+    pairs: dict[int, tuple[Instance, ...]] = {}
+    for step in steps:
+        if step.pair >= 0:
+            pairs[step.pair] = (*pairs.get(step.pair, ()), (step.phase, step.stage, step.microbatch))
+    return {slot: pair for pair in pairs.values() for slot in pair}
 
 
 def _steps_of_exchange(
-    exchange: Exchange, own: dict[Key, Step], receives: dict[Key, Step], layout: Layout, bodies: dict[str, Body]
+    exchange: Exchange,
+    before: Sequence[Instance],
+    own: dict[Key, Step],
+    receives: dict[Key, Step],
+    layout: Layout,
+    bodies: dict[str, Body],
 ) -> Iterator[Step]:
-    """The sends of an exchange, ready when the slot before has ended, and the wait for the exchange; no step if empty."""
+    """The sends of an exchange, ready when the slots before it have ended, and the wait for the exchange; no step if empty.
+
+    Both slots of a pair stand before its exchange: either of them may end last.
+    """
     sends = [own[key] for slot in exchange.sends if (key := _key(slot, layout)) in own]
     arrived = tuple(key for slot in exchange.receives if (key := _key(slot, layout)) in receives)
     if not sends and not arrived:
         return
-    begins = (_end_key(_instance(exchange.after, layout)),) if exchange.after else ()
     for send in sends:
-        yield send._replace(after=(*send.after, *begins))
+        yield send._replace(after=(*send.after, *map(_end_key, before)))
     edges = tuple(dict.fromkeys(op.streams[0] for send in sends for op in bodies[send.body].ops))
     name = f"wait for {', '.join(edges) or RECEIVE}"
     bodies.setdefault(name, Body((Wait(name="wait for transfers", streams=(COMPUTE, *edges)),)))
@@ -124,7 +146,7 @@ def _steps_of_exchange(
     yield Step(name, WAIT, first.stage, first.microbatch, after=arrived)
 
 
-def _instance(slot: Slot, layout: Layout) -> tuple[str, int, int]:
+def _instance(slot: Slot, layout: Layout) -> Instance:
     """The phase, stage and microbatch of a slot's step."""
     return slot.kind, layout.instance(slot.stage, slot.microbatch), slot.microbatch
 
@@ -138,5 +160,5 @@ def _key(slot: Slot, layout: Layout) -> Key:
     return (kind, *_instance(slot, layout)[1:])
 
 
-def _end_key(transferred: tuple[str, int, int]) -> Key:
-    return (ENDED, *transferred)
+def _end_key(slot: Instance) -> Key:
+    return (ENDED, *slot)
