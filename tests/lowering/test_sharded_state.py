@@ -135,6 +135,14 @@ def test_t13_3_a_gather_waits_for_the_copy_of_a_unit_before(prefetch: int) -> No
         assert all(copy.start_ns >= gather.end_ns for copy, gather in zip(copies, gathers, strict=True))
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_t13_3_the_first_gather_of_a_backward_pass_waits_for_the_gradient_of_the_loss(tied: bool) -> None:
+    run = of("fsdp", model={"tied_embeddings": tied}).simulate(steps=1)
+    rows = rows_of(run)
+    loss = rows[(rows.phase == "B") & (rows.microbatch == 1) & (rows.block == "cross_entropy.dgrad")]
+    assert next(gathers_of(run, "B", 1).itertuples()).start_ns == loss.end_ns.item()
+
+
 def test_t13_3_without_prefetch_a_gather_waits_for_the_unit_before() -> None:
     run = of(sim.Sharding("fsdp", prefetch=0)).simulate(steps=1)
     rows = rows_of(run)

@@ -31,7 +31,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from ...frozen import replace
-from ...kernels import Part, Rowwise
+from ...kernels import Gemm, Part, Rowwise
 from ...plan.plan import Sharding
 from ...program.holdings import Buffer, Holding
 from ...program.operations import COMPUTE, AnyOp, Collective, Communicator, Compute, Purpose
@@ -122,8 +122,12 @@ def _gathering(
 
 
 def _units(body: Body, forward: Body, parameters: Mapping[Bucket, int], learning: Mapping[Bucket, int]) -> list[_Unit]:
-    """The units that a body needs, in the order of their first use; `learning` are the numbers of trained parameters."""
-    outside = {op.operator: bucket_of(op) for op in forward.ops if isinstance(op, Compute) and op.parameters and op.layer < 0}
+    """The units that a body needs, in the order of their first use; `learning` are the numbers of trained parameters.
+
+    The projection to the vocabulary belongs to the head also where the embedding holds its table.
+    """
+    kernels = (op for op in forward.ops if isinstance(op, Compute) and op.layer < 0)
+    outside = {op.operator: bucket_of(op) for op in kernels if op.parameters or isinstance(op.kernel, Gemm)}
     positions: dict[Bucket, list[int]] = {}
     for at, op in enumerate(body.ops):
         bucket = bucket_of(op) if op.layer >= 0 else outside.get(op.operator)
