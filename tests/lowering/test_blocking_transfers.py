@@ -25,7 +25,7 @@ from simulator.errors import OutsideDomain, UserError
 from simulator.plan.plan import Fidelity
 from simulator.program.layout import Layout, lay_out
 from simulator.program.operations import COMPUTE
-from simulator.program.slot import Exchange, Shape, Slot
+from simulator.program.slot import Exchange, Shape, Slot, slots_of
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.workload.framework import Framework, HostTimes
@@ -248,6 +248,21 @@ def test_t1_9_what_a_pair_sends_leaves_when_both_slots_have_ended() -> None:
                             assert start == ended
                             leaving += 1
         assert leaving > 4
+
+
+@pytest.mark.parametrize("layout", [(), (1, 3, 1, 1)])
+def test_t1_9_an_exchange_behind_either_slot_of_a_pair_stands_behind_both(layout: Any) -> None:
+    """A schedule of one's own may name the first slot of a pair too: nothing deadlocks."""
+    theirs = catalog.module("schedules", "dualpipe-v")
+
+    def exchanges(rank: int, shape: Shape) -> Iterator[Exchange]:
+        slots = (slot for box in theirs.order(rank, shape) for slot in slots_of(box))
+        return (Exchange(slot, (slot,)) for slot in slots if slot.kind != "W")
+
+    names = {name: getattr(theirs, name) for name in ("CHUNKS", "PAIRS", "placement", "order")}
+    mine = SimpleNamespace(**names, exchanges=exchanges, __name__="mine")
+    shape = Shape(2, 8, 2)
+    assert found(run_of(mine, shape, layout=layout)) == found(run_of("dualpipe-v", shape, layout=layout))
 
 
 # Laws over all schedules

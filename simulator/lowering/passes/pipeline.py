@@ -7,9 +7,10 @@ schedules.
 
 Blocking transfers: without overlap the compute of a rank waits for the sends and receives of the rank.
 
-The layout defines the exchanges. An exchange begins when the slot before the exchange has ended; its sends leave then, and the
-compute stream continues when the sends have left their edges and all receives of the exchange have arrived. The receives were
-posted beforehand, so that no sender waits for the other side, and no schedule can wait in a circle because of its sends.
+The layout defines the exchanges. An exchange begins when the slot before the exchange has ended, or both slots of a pair; its
+sends leave then, and the compute stream continues when the sends have left their edges and all receives of the exchange have
+arrived. The receives were posted beforehand, so that no sender waits for the other side, and no schedule can wait in a circle
+because of its sends.
 
 The program is the program with overlap, plus waits: same transfers, and the same order on every edge unless exchanges send in
 another order, which the receiver then follows. A wait is an operation of length zero on the compute stream and, after the sends,
@@ -98,7 +99,7 @@ def _waiting(steps: tuple[Step, ...], rank: int, layout: Layout, bodies: dict[st
         sent.update(_key(slot, layout) for slot in exchange.sends)
         before = together.get(after, (after,)) if after else ()
         new = _steps_of_exchange(exchange, before, sends, receives, layout, bodies)
-        exchanged.setdefault(after, []).extend(new)
+        exchanged.setdefault(before[-1] if before else None, []).extend(new)
     awaited = {key for of in exchanged.values() for step in of for key in step.after if key[0] == ENDED}
     posted = len(receives)
     yield from steps[:posted]
