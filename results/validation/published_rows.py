@@ -16,7 +16,9 @@ from simulator.config.step_constants import model_error
 from simulator.errors import UserError
 from simulator.files import atomic
 from simulator.measurements.csv_tables import Row, number
-from simulator.measurements.training_rows import facts_of, gpu_of, scenario_of
+from simulator.measurements.run_cluster import gpu_of
+from simulator.measurements.run_words import facts_of
+from simulator.measurements.training_rows import scenario_of
 from simulator.units import TFLOP
 from simulator.validate import training
 from simulator.validate.report import ComparedRow, compare_rows

@@ -165,12 +165,15 @@ def headline(path: Path) -> str:
 
 WORD = re.compile(r"[a-z0-9]+")
 NOISE = re.compile(
-    r"nvidia|amd|tesla|instinct|quadro|geforce|rtx|sxm\d?|oam|nvl\d+|hbm\w*|gpu|server|workstation|edition|bse|blackwell|unspecified"
+    r"nvidia|amd|tesla|instinct|quadro|geforce|rtx|sxm\d?|oam|nvl\d+|hbm\w*|[dh]gx|gpus?|server|workstation|edition|bse|blackwell|"
+    r"unspecified"
 )
 """Words that do not distinguish chips: "BSE" is the Blackwell Server Edition, and "NVL72" is a rack of the same modules. "NVL"
 alone is a separate board with other memory and less power."""
 CARD = "pcie"
-SIZE = re.compile(r"(\d{1,3})(gb)?")
+SIZE = re.compile(r"(\d{1,3})(gb?|gib)?")
+TIMES = re.compile(r"^\s*\d{1,3} ?x ?(?=[a-z])|(?<=[0-9a-z]) ?x ?\d{1,3}\s*$", re.IGNORECASE)
+"""A number of GPUs before or after a name: "8xH100"."""
 
 
 def gpu_named(words: str) -> str:
@@ -208,7 +211,12 @@ def _kin(chip: str) -> list[str]:
 
 def _parts(words: str) -> tuple[str, bool, int]:
     """The chip, whether the GPU is a PCIe card, and its memory in gigabytes (0 if the words do not state the size)."""
-    found = [word for word in WORD.findall(words.lower()) if not NOISE.fullmatch(word)]
+    found = [word for word in WORD.findall(TIMES.sub("", words.lower())) if not NOISE.fullmatch(word)]
     sizes = [match for match in map(SIZE.fullmatch, found) if match]
     chip = "".join(word for word in found if word != CARD and not SIZE.fullmatch(word))
     return chip, CARD in found, int(sizes[0][1]) if sizes else 0
+
+
+def memory_gb_in(words: str) -> int:
+    """The memory in gigabytes that the name of a GPU states; 0 if it states none."""
+    return _parts(words)[2]

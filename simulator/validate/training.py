@@ -24,7 +24,9 @@ from ..config.scenario import from_document
 from ..errors import SimulatorError, UserError
 from ..measurements import published_runs
 from ..measurements.csv_tables import Row, count, number
-from ..measurements.training_rows import COLUMNS, dtype_of, facts_of, gpu_of, model_of, scenario_of
+from ..measurements.run_cluster import gpu_of
+from ..measurements.run_words import facts_of
+from ..measurements.training_rows import COLUMNS, dtype_of, model_of, scenario_of
 from ..memory.account import RankMemory
 from ..simulation import choose_engine, estimated_effort
 from ..simulation.memory_check import memory_of

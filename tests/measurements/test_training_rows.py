@@ -9,7 +9,8 @@ import pytest
 from simulator.config import load
 from simulator.config.derived import with_usual_plan
 from simulator.errors import UserError
-from simulator.measurements.training_rows import FACTS, scenario_of
+from simulator.measurements.run_words import FACTS, VALUES
+from simulator.measurements.training_rows import scenario_of
 
 from ..made_up_runs import row
 
@@ -105,10 +106,9 @@ def test_what_a_row_leaves_out_is_usual_for_its_gpu(words: str, gpu: str, gb_per
     assert part("cluster", gpu="H100", gpu_model=gpu, nvlink_oneway_GBps="")["gpu"] == gpu
 
 
-@pytest.mark.parametrize("gpu", ["l40s", "a100-pcie-80gb", "mi300x"])
-def test_no_nvlink_is_usual_for_cards(gpu: str) -> None:
-    with pytest.raises(UserError, match=f"blank, and no usual rate of {gpu}"):
-        part("cluster", gpu_model=gpu, nvlink_oneway_GBps="")
+def test_links_that_nobody_knows_are_not_made_up() -> None:
+    with pytest.raises(UserError, match="blank, and no usual rate of mi250x"):
+        part("cluster", gpu_model="mi250x", nvlink_oneway_GBps="")
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,12 @@ def test_a_host_that_waits_for_every_kernel_is_that_of_a_framework_with_launches
 def test_facts_without_a_field_are_noted() -> None:
     _, notes = scenario_of(row(facts="launch_blocking=on;weather=rain"))
     assert [note.partition(":")[0] for note in notes] == ["launch_blocking", "weather"]
-    assert scenario_of(row(moe_ffn_hidden=1024, facts=";".join(f"{name}=1" for name in FACTS)))[1] == []
+    values = {name: next(iter(VALUES.get(name, ("1",)))) for name in FACTS} | {
+        "shared_expert_hidden": "1024",
+        "overlap": "dp",
+        "attention_kind": "gqa",
+    }
+    assert scenario_of(row(moe_ffn_hidden=1024, facts=";".join(f"{name}={value}" for name, value in values.items())))[1] == []
 
 
 @pytest.mark.parametrize(
