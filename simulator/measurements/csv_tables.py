@@ -19,6 +19,9 @@ Row = Mapping[str, str]
 TRUTH = {"true": True, "yes": True, "causal": True, "false": False, "no": False, "full": False}
 MOST_COUNT, MOST_CHARACTERS = 2**62, 4000
 """Largest count, and most characters in a cell (Python converts no more digits)."""
+NO_VALUE = ("nan", "n/a", "na", "#n/a", "<na>", "null")
+"""Words that programs write for a cell without a value."""
+SEPARATORS = {";": "a semicolon", "\t": "a tab", "|": "a bar"}
 LEAST_US = 1e-6
 """Least time of a measurement, in microseconds: nothing on a GPU is faster."""
 
@@ -36,7 +39,7 @@ def read(path: Path) -> list[TableRow]:
     content = decoded(raw, path, "a table is CSV in UTF-8, plain or gzipped")
     table, read = csv.DictReader(StringIO(content, newline=None), strict=True), 1
     try:
-        names = table.fieldnames or ()
+        table.fieldnames = names = [name.strip() for name in table.fieldnames or ()]
         if len(names) > MOST_COLUMNS:
             raise UserError(f"a table of {len(names):,} columns", where=f"{path}:1", hint=f"at most {MOST_COLUMNS}")
         rows, beyond = list[TableRow](), dict[int, int]()
@@ -57,6 +60,10 @@ def read(path: Path) -> list[TableRow]:
     if long := [row.line for row in rows if any(len(cell) > MOST_CHARACTERS for cell in row.values())]:
         hint = f"at most {MOST_CHARACTERS:,} characters"
         raise UserError(faults=[Fault("a cell that is too long", hint, f"{path}:{line}") for line in long])
+    if wrong := _not_a_header(names, content):
+        raise UserError(
+            wrong, where=f"{path}:1", hint="a header of names with commas between them, then one measurement to a line"
+        )
     if beyond:
         hint = "a number has no commas, and a dot before its decimals; text with a comma is in quotes"
         what = [(f"{cells} cells for {counted(len(names), 'column')}", f"{path}:{line}") for line, cells in beyond.items()]
@@ -64,6 +71,21 @@ def read(path: Path) -> list[TableRow]:
     if twice := [name for name in dict.fromkeys(names) if name and names.count(name) > 1]:
         raise UserError(faults=[Fault(f"column {name!r} twice", "which of them counts?", f"{path}:1") for name in twice])
     return rows
+
+
+def _not_a_header(names: Sequence[str], content: str) -> str:
+    """The reason why the first line is no header of columns with commas between them; empty for one that may be."""
+    if names and names[0].startswith("#"):
+        return f"no header: the table begins with a comment, {shown(names[0])}"
+    first = content.lstrip("\ufeff").partition("\n")[0]
+    other = next((word for mark, word in SEPARATORS.items() if len(names) == 1 and mark in first), "")
+    return f"no commas between columns, but {other}" if other else ""
+
+
+def described(row: Row, columns: Iterable[str]) -> dict[str, str]:
+    """The cells of some columns. Those that the table lacks, and those that say that there is no value, are blank."""
+    cells = {column: row.get(column) or "" for column in columns}
+    return {column: "" if cell.strip().lower() in NO_VALUE else cell for column, cell in cells.items()}
 
 
 def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:

@@ -228,7 +228,7 @@ def _plan(row: Row, facts: Mapping[str, str], model: Mapping[str, Any], date: st
     narrow = 0 < known.get("expert_ffn_hidden", 0) < known.get("hidden", 0)
     if ep > 1 and tp > 1 and (narrow or count(row, "gpus") % (tp * ep * pp) or facts.get("dispatcher") == "deepep"):
         plan["etp"] = 1
-    for name, value in (("sharding", _sharding(row, facts)), ("recompute", _recompute(row, facts)), ("overlap", _overlap(facts))):
+    for name, value in (("sharding", _sharding(row, facts)), ("recompute", recomputation_of(row)), ("overlap", _overlap(facts))):
         if value:
             plan[name] = value
     return {**plan, **_layout(known, facts, pp * plan.get("chunks", 1)), **_of_facts(facts)}
@@ -276,9 +276,9 @@ def _sharding(row: Row, facts: Mapping[str, str]) -> object:
     return {"kind": kind, **more} if more else kind
 
 
-def _recompute(row: Row, facts: Mapping[str, str]) -> object:
+def recomputation_of(row: Row) -> object:
     """The recomputation of a row; empty (the framework's default) for a blank cell."""
-    stated = facts.get("activation_checkpoint", "")
+    stated = facts_of(row).get("activation_checkpoint", "")
     if (found := CHECKPOINTS.get(stated) or CHECKPOINTS.get(catalog.plain(row["recompute"]).replace("-", "_"))) is not None:
         return found
     if row["recompute"].strip():

@@ -8,7 +8,8 @@ reason for its absence. A kind with `measured_memory_gb(row)` reports memory too
 needs no `long`. A kind with `own_gpu(own)` also predicts for the GPU that this function returns; rows of a table without a column
 `gpu` belong to this GPU. A row whose measurement is blank or unusable is predicted too, but not compared; a note says why the
 `MEASURED_COLUMN` is unusable. A kind with `published()` has shipped rows; one whose `predictions` saves its outcomes has an
-`EFFORT`; one with `apart(row)` names groups of rows that are also scored separately.
+`EFFORT`; one with `apart(row)` names groups of rows that are also scored separately, and one with `notes_on_measured(row)` has
+more to say of measurements.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 from ..config import catalog
 from ..errors import ALIKE, UserError, did_you_mean, must_be, nearest, shown
 from ..escape import Summarised
-from ..measurements.csv_tables import Row, check_header, line_of, number, read, with_gpu
+from ..measurements.csv_tables import Row, check_header, described, line_of, number, read, with_gpu
 from ..simulation import estimated_effort
 
 TIER_C = "tier C"
@@ -180,7 +181,7 @@ def compare_rows(kind: Any, rows: Sequence[Row], name: str, own: Own | None = No
     gpu = kind.own_gpu(own) if own else None
     rows = with_gpu(rows, gpu.name if gpu else "")
     check_header(kind.NEEDS, rows, name)
-    found = kind.predictions([{column: row.get(column, "") for column in kind.READS} for row in rows], gpu, **options)
+    found = kind.predictions([described(row, kind.READS) for row in rows], gpu, **options)
     compared = (_compared_row(kind, i, row, made) for i, (row, made) in enumerate(zip(rows, found, strict=True)))
     return Report(tuple(compared), tuple(map(line_of, rows)))
 
@@ -207,6 +208,7 @@ def _notes_on_measured(kind: Any, row: Row, measured: float | None) -> Iterator[
     cell = row.get(column, "").strip()
     if cell and (measured is None or not number(cell) > 0):
         yield f"{column}: {shown(cell)} is not a time" + (", another column is compared" if measured is not None else "")
+    yield from kind.notes_on_measured(row) if hasattr(kind, "notes_on_measured") else ()
     near = nearest(column, set(row) - set(kind.READS), cutoff=ALIKE) if column not in row and measured is None else None
     if near:
         yield f"no column {column!r}, although there is {near!r}"

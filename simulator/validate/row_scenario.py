@@ -11,7 +11,7 @@ import yaml
 from .. import escape
 from ..config.writer import LINE_WIDTH
 from ..errors import UserError, did_you_mean, shown
-from ..measurements.csv_tables import Row
+from ..measurements.csv_tables import Row, described
 from ..measurements.training_rows import scenario_of
 from . import training
 from .training import MEASURED
@@ -35,7 +35,7 @@ def of_row(kind: str, rows: Sequence[Row], name: str) -> Shown:
         raise UserError(f"{times} rows are called {shown(name)}", hint="give each a unique id")
     if name not in named:
         raise UserError(f"no row {shown(name)}", hint=did_you_mean(name, named))
-    return Shown(named[name], *scenario_of(named[name]))
+    return Shown(named[name], *scenario_of(described(named[name], training.READS)))
 
 
 def scenario_text(found: Shown) -> str:

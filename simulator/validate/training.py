@@ -21,12 +21,12 @@ from ..config import catalog, feasible, load, shipped_fits
 from ..config.document import Document
 from ..config.named_parts import Trust
 from ..config.scenario import from_document
-from ..errors import SimulatorError, UserError
+from ..errors import SimulatorError, UserError, shown
 from ..measurements import published_runs
-from ..measurements.csv_tables import Row, count, number
+from ..measurements.csv_tables import Row, count, described, number
 from ..measurements.run_cluster import gpu_of
 from ..measurements.run_words import facts_of
-from ..measurements.training_rows import COLUMNS, dtype_of, model_of, scenario_of
+from ..measurements.training_rows import COLUMNS, dtype_of, model_of, recomputation_of, scenario_of
 from ..memory.account import RankMemory
 from ..simulation import choose_engine, estimated_effort
 from ..simulation.memory_check import memory_of
@@ -156,7 +156,7 @@ def _predicted(row: Row, outcome: Outcome | str, note: str) -> Predicted | UserE
 
 def memory_gb(row: Row) -> float:
     """The predicted memory of a row in the unit of its kind, without its times. Raises `UserError` for what is not modelled."""
-    scenario = from_document(Document.of(scenario_of(row)[0]), Trust(typed=False))
+    scenario = from_document(Document.of(scenario_of(described(row, READS))[0]), Trust(typed=False))
     scenario = feasible.check(scenario)
     return _fullest(_kind(row), memory_of(scenario, layout_of(scenario)))
 
@@ -189,32 +189,38 @@ def measured(row: Row) -> float | None:
     """Published seconds of a step, or seconds that follow from other published numbers; None without any."""
     if step_s := _positive(row, "step_time_s"):
         return step_s
+    run = described(row, (*READS, "flop_convention", "tflops_kind"))
     try:
-        sequences, gpus = count(row, "global_batch"), count(row, "gpus")
-        tokens = sequences * count(row, "seq_len")
+        sequences, gpus = count(run, "global_batch"), count(run, "gpus")
+        tokens = sequences * count(run, "seq_len")
         if rate := _positive(row, "tokens_per_s_per_gpu"):
             return tokens / (rate * gpus)
         if rate := _positive(row, "samples_per_s"):
             return sequences / rate
-        flop_per_s = _flop_per_s(row)
-        return tokens * _flop_per_token(row) / (flop_per_s * gpus) if flop_per_s else None
+        if rate := _positive(row, "tflops_per_gpu"):
+            flop_per_s = rate * TFLOP
+        elif (used := _positive(row, "mfu") or 0) and used <= 1:
+            flop_per_s = used * shipped_fits.gpu(gpu_of(run)).matmul_peak(dtype_of(run))
+        else:
+            return None
+        return tokens * _flop_per_token(run) / (flop_per_s * gpus)
     except UserError:
         return None
 
 
-def _flop_per_s(row: Row) -> float | None:
-    """The published flop/s of a GPU, or those of its published utilisation."""
-    if rate := _positive(row, "tflops_per_gpu"):
-        return rate * TFLOP
-    used = _positive(row, "mfu")
-    return used * shipped_fits.gpu(gpu_of(row)).matmul_peak(dtype_of(row)) if used else None
+def notes_on_measured(row: Row) -> Iterator[str]:
+    """A note on a utilisation in percent, where no other measurement is compared."""
+    if (_positive(row, "mfu") or 0) > 1 and measured(row) is None:
+        yield f"mfu: {shown(row['mfu'])} is no fraction of the peak, and is not compared"
 
 
-def _flop_per_token(row: Row) -> float:
+def _flop_per_token(run: Row) -> float:
     """Flop of a token in the convention of the row."""
-    model, tokens, convention = load.model(model_of(row)), count(row, "seq_len"), catalog.plain(row.get("flop_convention", ""))
+    model, tokens = load.model(model_of(run)), count(run, "seq_len")
+    convention = catalog.plain(run["flop_convention"]) or catalog.plain(run["tflops_kind"])
     flop = model.train_flop_per_token(tokens, causal=convention == "causal")
-    if convention == "hardware" and catalog.plain(row.get("recompute", "")) == "full":
+    recompute = catalog.plain(run["recompute"]) if run["scenario"] or not run["recompute"].strip() else recomputation_of(run)
+    if convention == "hardware" and recompute == "full":
         flop += (flop - 6 * model.hidden * model.vocab) // 3
     return flop
 

@@ -49,10 +49,27 @@ def test_messages_name_the_line_where_lines_are_blank_or_cells_have_several(tmp_
     assert [row.line for row in csv_tables.read(path)] == [2, 4, 6]
 
 
-def test_a_table_with_another_separator_is_no_such_table(tmp_path: Path) -> None:
-    path = table(tmp_path, HEADER.replace(",", ";"), GOOD.replace(",", ";"))
-    with pytest.raises(UserError, match="not such a table: it begins with 'gpu;op;dtype;m;n;k;time_us'"):
+@pytest.mark.parametrize(("mark", "word"), [(";", "a semicolon"), ("\t", "a tab"), ("|", "a bar")])
+def test_a_table_with_another_separator_is_named_for_it(tmp_path: Path, mark: str, word: str) -> None:
+    """Also where cells have commas, as decimals of some languages do."""
+    path = table(tmp_path, HEADER.replace(",", mark), GOOD.replace(",", mark) + ",5")
+    with pytest.raises(UserError, match=f"table.csv:1: no commas between columns, but {word}"):
         kernel_table.rows_of(path)
+
+
+def test_a_table_begins_with_its_header(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"table\.csv:1: no header: the table begins with a comment, '# of March'"):
+        csv_tables.read(table(tmp_path, "# of March", HEADER, GOOD))
+
+
+def test_spaces_around_names_of_columns_are_no_part_of_them(tmp_path: Path) -> None:
+    (row,) = csv_tables.read(table(tmp_path, HEADER.replace(",", ", "), GOOD))
+    assert list(row) == HEADER.split(",")
+
+
+@pytest.mark.parametrize("cell", ["nan", "N/A", "NA", "null", "<NA>"])
+def test_words_for_no_value_are_blank_cells(cell: str) -> None:
+    assert csv_tables.described({"a": cell, "b": " 1 "}, ("a", "b", "c")) == {"a": "", "b": " 1 ", "c": ""}
 
 
 @pytest.mark.parametrize("cell", ["4_096", "1_0", "four", "", "inf", "nan"])

@@ -198,3 +198,38 @@ def test_published_rows_are_predicted_or_refused_by_name() -> None:
     assert all(bool(one.predicted) != bool(one.skipped) for one in found)
     unexplained = {one.id: one.skipped for one in found if one.skipped and not any(why in one.skipped for why in REFUSED)}
     assert not unexplained
+
+
+def test_a_table_may_lack_columns_that_only_a_published_rate_needs(tmp_path: Path) -> None:
+    """The time of a step follows from TFLOP/s by the model, whose columns the table need not all have."""
+    lacking = ("facts", "kv_heads", "vocab", "arch", "num_experts", "framework", "intra_node")
+    rate = {"step_time_s": "", "tflops_per_gpu": "100", "flop_convention": "full"}
+    rows = [{name: cell for name, cell in {**ROWS[0], **rate}.items() if name not in lacking}]
+    said = trainsim("validate", "--kind", "training", table(tmp_path / "rows.csv", rows), "--json")
+    (made,) = said.record["rows"]
+    (whole,) = compare_rows(training, [{**ROWS[0], **rate}], "rows").rows
+    assert made["measured"] == pytest.approx(whole.measured)
+    assert made["measured"] > 0
+
+
+def test_flop_are_counted_by_the_word_of_either_column() -> None:
+    rate = {**ROWS[0], "step_time_s": "", "tflops_per_gpu": "100", "recompute": "full"}
+    plain = training.measured(rate) or 0.0
+    assert training.measured({**rate, "tflops_kind": "hardware"}) == training.measured({**rate, "flop_convention": "hardware"})
+    assert (training.measured({**rate, "tflops_kind": "hardware", "recompute": "yes"}) or 0.0) > plain
+    assert training.measured({**rate, "tflops_kind": "model"}) == plain
+
+
+def test_a_utilisation_in_percent_is_noted_and_not_compared() -> None:
+    used = {**ROWS[0], "step_time_s": "", "mfu": "41.2"}
+    (made,) = compare_rows(training, [used], "rows").rows
+    assert (made.measured, made.error, made.note) == (None, None, "mfu: '41.2' is no fraction of the peak, and is not compared")
+    (fraction,) = compare_rows(training, [{**used, "mfu": "0.412"}], "rows").rows
+    assert fraction.measured
+    assert fraction.note is None
+
+
+def test_cells_that_say_that_there_is_no_value_are_blank() -> None:
+    blank, nothing = ({**ROWS[0], **dict.fromkeys(("vocab", "vpp", "recompute", "ep"), cell)} for cell in ("", "nan"))
+    first, second = compare_rows(training, [blank, nothing], "rows").rows
+    assert (first.predicted, second.skipped) == (second.predicted, None)
