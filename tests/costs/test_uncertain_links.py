@@ -110,12 +110,28 @@ def test_only_rings_crowd() -> None:
         assert (theory.seconds(call, inside, across) > theory.seconds(call, inside, empty)) == slower
 
 
-def test_t7_2_several_racks_take_rings_for_large_payloads() -> None:
+@pytest.mark.parametrize("sharp", [False, True])
+@pytest.mark.parametrize("racks", [2, 8, 32])
+def test_t7_2_several_racks_take_the_fastest_for_large_payloads(racks: int, *, sharp: bool) -> None:
+    """At no size does a doubled payload take much more than twice the time: a ring over 32 racks took five times a tree's."""
+    inside, across = INSIDE["nvlink5-nvswitch"], replace(ACROSS["ndr-ib"], nics=72, sharp=sharp)
+
+    def of(size: float, name: str) -> Call:
+        return Call("all_reduce", size, 72 * racks, racks, name)
+
+    names = ("ring", "tree", "sharp") if sharp else ("ring", "tree")
+    times = {}
+    for size in (KIB * 2**i for i in range(24)):
+        name = taken(of(size, "auto"), inside, across)
+        times[size] = theory.seconds(of(size, name), inside, across)
+        if size >= RACK_PIECE_BYTES * 72 * racks:
+            assert times[size] == min(theory.seconds(of(size, each), inside, across) for each in names)
+    assert all(times[2 * size] <= 2.2 * time for size, time in times.items() if 2 * size in times)
+
+
+def test_t7_2_several_racks_reduce_in_no_switches_of_nvlink() -> None:
     inside, across = INSIDE["nvlink5-nvswitch"], replace(ACROSS["ndr-ib"], nics=72)
-    for racks in (2, 20):
-        piece = RACK_PIECE_BYTES * 72 * racks
-        assert taken(Call("all_reduce", piece, 72 * racks, racks), inside, across) == "ring"
-        assert taken(Call("all_reduce", 64 * KIB, 72 * racks, racks), inside, across) == "tree"
+    assert taken(Call("all_reduce", 64 * KIB, 144, 2), inside, across) == "tree"
     assert taken(Call("all_reduce", GIB, 72, 1), inside, None) == "nvls"
     assert taken(Call("all_reduce", GIB, 16, 2), inside, replace(across, nics=8)) == "nvls"
     (row,) = time_collective("all_reduce", sim.cluster("gb200-nvl72", nodes=2), [GIB])

@@ -44,9 +44,9 @@ MOST_HEADS = 32
 """Largest number of GPUs among which NCCL divides the reductions of an NVSwitch (NCCL_MAX_NVLS_ARITY in src/include/device.h of
 NVIDIA/nccl). Each has its own chunks in flight, so that the time to fill the pipeline is proportional to this number."""
 RACK_PIECE_BYTES = 128 * 1024
-"""Over several nodes with more GPUs than that, such as racks, no library reduces in NVSwitches here, and all-reduces take rings
-from this size of a rank's piece on (assumed: the times of public runs over several NVL72 match rings, where NCCL's cost model
-chooses trees of switches)."""
+"""Over several nodes with more GPUs than that, such as racks, no library reduces in NVSwitches here, and all-reduces take the
+fastest of ring, tree and switches of the network from this size of a rank's piece on (assumed: the times of public runs over
+several NVL72 match rings, where NCCL's cost model chooses trees of switches)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +177,19 @@ def taken(call: Call, inside: Inside, across: Across | None) -> str:
     NCCL's cost model decides. Where its estimates of ring and tree are nearly equal, the faster by this module is taken; over two
     nodes the tree is taken, as logs of NCCL show (NVIDIA/nccl-tests#196).
     """
+
+    def time_s(name: str) -> float:
+        return seconds(replace(call, algorithm=name), inside, across)
+
     if spans_racks(call) and call.payload_bytes >= RACK_PIECE_BYTES * call.ranks:
-        return "ring"
+        return min(_library(call, inside, across), key=time_s)
     seen = group(call, inside, across)
     name = nccl_choice.chosen(call.payload_bytes, seen, _library(call, inside, across))
     if name not in PLAIN or not nccl_choice.is_tie(call.payload_bytes, seen) or call.nodes == 1:
         return name
     if call.nodes == 2:
         return "tree"
-    return min(PLAIN, key=lambda name: seconds(replace(call, algorithm=name), inside, across))
+    return min(PLAIN, key=time_s)
 
 
 def _library(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...]:
