@@ -4,7 +4,7 @@
 of GPUs, even if fewer were used. An NVL72 is one node, even where its trays are counted as nodes; of several, the trays in use.
 - `network` names the network between nodes, `nics_per_node` and `nic_gbit` its NICs; blank: those of the fabric's file, and in an
 NVL72 one for each GPU. `nics_per_node` counts the NICs of what the row counts as a node.
-- `sharp` says `yes` where the switches of the network may reduce.
+- `sharp` says `yes` where the switches of the network may reduce, which only InfiniBand's do.
 - A GPU that the catalog lacks is replaced by the usual GPU on such links.
 
 Properties without a column have the defaults of a cluster: nodes share their leaf switches, a PCIe box has two sockets.
@@ -48,10 +48,13 @@ INSIDE = {
     "nvlink5-nvswitch": Node("NVSwitch", 900, 8, "b200"),
     "nvlink5-nvl72": Node("NVSwitch", 900, 72, "gb200"),
     "nvlink-bridge-pairs": Node("PCIe", 0, 8, "a100-pcie-80gb"),
+    "xgmi3-mesh": Node("fully-connected", 448, 8, "mi300x"),
     "pcie4": Node("PCIe", 31.5, 8, "l40s"),
     "pcie5": Node("PCIe", 63, 8, "rtx-pro-6000"),
 }
 RACK_GPUS = 72
+INFINIBAND = ("-ib", "-ib-slow-p2p")
+"""Ends of the names of fabrics whose switches may reduce."""
 LABEL_TOLERANCE = 0.02
 """Relative tolerance of rates: PCIe 4.0 and 5.0 are sold as 32 and 64 GB/s, which is before encoding."""
 P100_GB_PER_S = 80
@@ -82,7 +85,10 @@ def cluster_of(row: Row) -> tuple[Cluster, int, int]:
     network = _network(row, nodes, per_node, servers_per_node, is_rack=is_rack) if nodes > 1 else {}
     sizes = {"gpu": gpu, "gpus_per_node": per_node, "nodes": nodes}
     found = load.cluster({**sizes, **_inside(row, node, gpu), **network})
-    return replace(found, sharp=word(row, "sharp", ("yes", "no"), "no") == "yes"), gpus, nodes
+    sharp = word(row, "sharp", ("yes", "no"), "no") == "yes"
+    if sharp and network and not network["fabric"].endswith(INFINIBAND):
+        raise UserError(f"sharp: yes, but the switches of {network['fabric']} reduce nothing, as those of InfiniBand may")
+    return replace(found, sharp=sharp), gpus, nodes
 
 
 def known_gpu(row: Row) -> str:
@@ -120,14 +126,14 @@ def _inside(row: Row, node: Node, gpu: str) -> dict[str, object]:
     return {"intra_node": f"PCIe {pcie:g} GB/s", "box": {"bridge": f"{rate or bridge:g} GB/s"}}
 
 
-def _network(row: Row, nodes: int, gpus: int, servers_per_node: int, *, is_rack: bool) -> dict[str, object]:
+def _network(row: Row, nodes: int, gpus: int, servers_per_node: int, *, is_rack: bool) -> dict[str, str]:
     """The fields of a cluster that describe the network between its nodes."""
     if not row["network"].strip():
         raise UserError(f"network is blank, and the row is of {nodes} nodes")
     across_of = {name: across for name in catalog.files("fabrics") if (across := outline(name).across)}
     name = word(row, "network", across_of)
     usual = gpus / servers_per_node if is_rack else min(across_of[name].nics, gpus)
-    nics = _rate(row, "nics_per_node", usual) * servers_per_node
+    nics = (count(row, "nics_per_node") if row["nics_per_node"].strip() else usual) * servers_per_node
     gbit = _rate(row, "nic_gbit", across_of[name].nic_bytes_per_s * BITS_PER_BYTE / GB)
     return {"inter_node": f"{nics:.0f}x{gbit:g} Gbit/s", "shape": "rail-optimized", "fabric": name}
 

@@ -18,7 +18,7 @@ from simulator.costs.collectives import theory
 from simulator.measurements.csv_tables import read
 from simulator.measurements.measured_cluster import INSIDE, cluster_of
 from simulator.study.collective import spread
-from simulator.units import US_PER_S
+from simulator.units import GB, US_PER_S
 from simulator.validate import collectives
 from simulator.validate.report import compare_rows, validate
 
@@ -146,6 +146,32 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
     assert "no column 'gpu'\n    hint: did you mean 'Gpu'?" in trainsim("validate", "--kind", "kernels", path).err
     assert trainsim("validate", "--kind", "collectives", tmp_path / "none.csv").code == 2
     assert trainsim("validate", "--kind", "collectives").code == 2
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"sharp": "yes", "network": "efa"}, "sharp: yes, but the switches of efa reduce nothing, as those of InfiniBand may"),
+        ({"nics_per_node": "0.5"}, "nics_per_node: '0.5' is not a count"),
+        ({"nics_per_node": "0"}, "nics_per_node: '0' is not a count"),
+    ],
+)
+def test_a_network_that_cannot_be_is_skipped_with_its_column(cells: dict[str, str], reason: str) -> None:
+    machine = {"gpu": "H100-SXM", "gpus": "16", "nodes": "2", "inside": "nvlink4-nvswitch", "network": "ndr-ib"}
+    row = {**machine, "collective": "all_reduce", "bytes": "1048576", "time_us": "60"}
+    found = compare_rows(collectives, [row, {**row, **cells}], "table").rows
+    assert (found[0].skipped, found[1].skipped) == (None, reason)
+
+
+def test_gpus_of_amd_are_wired_each_to_each() -> None:
+    """A pair has one link of seven, 64 GB/s, and eight GPUs together have all."""
+    size = 2**30
+    row = {"gpu": "MI300X", "nodes": "1", "inside": "xgmi3-mesh", "network": "", "collective": "all_reduce", "bytes": f"{size}"}
+    pair, eight = compare_rows(collectives, [{**row, "gpus": "2"}, {**row, "gpus": "8"}], "table").rows
+    assert pair.predicted
+    assert eight.predicted
+    assert size / pair.predicted * US_PER_S < 64 * GB
+    assert 150 * GB < size * 2 * 7 / 8 / eight.predicted * US_PER_S < 448 * GB
 
 
 @pytest.mark.parametrize("time", ["", "0", "-3", "nan", "inf", "1e400", "1e-320", "fast"])
@@ -276,6 +302,7 @@ def test_few_rows_are_listed_and_many_when_asked_for(tmp_path: Path) -> None:
         ("nvlink5-nvl72", "GB200", "nvlink5-nvswitch", 900, 0, 72),
         ("nvlink-bridge-pairs", "A40", "pcie4", 56.25, 0, 8),
         ("nvlink-bridge-pairs", "H100-NVL/PCIe", "pcie5", 300, 0, 8),
+        ("xgmi3-mesh", "MI300X", "xgmi-mi300", 448, 8, 8),
         ("pcie4", "L40S", "pcie4", 31.5, 0, 8),
         ("pcie5", "RTXPRO6000", "pcie5", 63, 0, 8),
     ],
