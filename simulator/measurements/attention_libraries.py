@@ -57,12 +57,19 @@ def fitted_library(variant: str, known: Collection[str], owned: Collection[str],
     short = LIBRARY_ALIASES.get(name, name)
     if short in owned:
         return short
-    library = short if short in known else next((library for pattern, library in LIBRARIES if re.search(pattern, name)), "")
+    library = named_library(variant, known)
     if library in owned or not is_of_frameworks(variant):
         return library
     if architecture == "blackwell" and library in FOR_AMPERE:
         return ""
     return ON_HOPPER.get(name, library) if architecture == "hopper" else library
+
+
+def named_library(variant: str, known: Collection[str]) -> str:
+    """The library that a row names, or one that is known by a part of this name; empty if there is none."""
+    name = library_of(variant)
+    short = LIBRARY_ALIASES.get(name, name)
+    return short if short in known else next((library for pattern, library in LIBRARIES if re.search(pattern, name)), "")
 
 
 def is_of_frameworks(variant: str) -> bool:

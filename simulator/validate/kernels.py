@@ -32,7 +32,14 @@ from ..costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, is_one_by_one
 from ..errors import UserError, shown
 from ..hardware.gpu import Gpu
 from ..kernels import Attention, Gemm, Rowwise
-from ..measurements.attention_libraries import cached_s, fitted_library, is_of_frameworks, turns_queries
+from ..measurements.attention_libraries import (
+    cached_s,
+    fitted_library,
+    is_of_frameworks,
+    library_of,
+    named_library,
+    turns_queries,
+)
 from ..measurements.csv_tables import Row, time_us
 from ..measurements.kernel_table import is_cold, launches_of, probe_of
 from ..measurements.kernel_words import EAGER, SIZES, WIDTH, Probe, kernels_in, like, turns_of
@@ -99,7 +106,12 @@ def predictions(rows: Sequence[Row], own: Gpu | None, shipped: FitLibrary | None
         except UserError as error:
             return error
         whole, sigma = together("", made), max(e.sigma for e in made)
-        return Predicted(whole.seconds * US_PER_S, sigma, provenance=whole.provenance, extrapolated=whole.extrapolated)
+        note = None
+        if is_attention and library_of(probe.variant) and not named_library(probe.variant, (*libraries, *owned)):
+            note = (
+                f"variant: {shown(probe.variant)} names no library of attention that is known; the usual one of {on.name} counts"
+            )
+        return Predicted(whole.seconds * US_PER_S, sigma, whole.provenance, whole.extrapolated, note=note)
 
     return list(map(predict, rows))
 

@@ -42,3 +42,14 @@ def test_a_step_time_that_is_none_is_noted_where_another_column_is_compared(cell
     assert wrong.measured == blank.measured == 64 / 20
     assert wrong.note == f"step_time_s: '{cell}' is not a time, another column is compared"
     assert blank.note is None
+
+
+@pytest.mark.parametrize(
+    ("variant", "is_noted"), [("FA5", True), ("aiter", True), ("FA3", False), ("", False), ("by=pytorch", False)]
+)
+def test_a_library_of_attention_that_nobody_knows_is_noted(variant: str, *, is_noted: bool) -> None:
+    sizes = {"batch": "1", "seq": "4096", "heads": "32", "kv_heads": "8", "head_dim": "128", "causal": "1"}
+    attention = {"gpu": "h100", "op": "attention_fwd", "dtype": "bf16", **sizes, "variant": variant}
+    (found,) = report.compare_rows(kernels, [attention], "table").rows
+    note = f"variant: {variant!r} names no library of attention that is known; the usual one of h100 counts"
+    assert (found.skipped, found.note) == (None, note if is_noted else None)
