@@ -28,10 +28,12 @@ TIMES = 4
 """Columns of one measurement: time, algbw, busbw, errors. A line has two measurements: out of place, then in place."""
 OPERANDS = (3, 5)
 """Columns before the measurements: size, count and type; later versions also have redop and root."""
-PREFIX = re.compile(r"^(\[\d+,\d+\]<std\w+>:|\d+:(?=\s))", re.MULTILINE)
-"""Prefix of each line from mpirun --tag-output, or from srun --label."""
+PREFIX = re.compile(r"^(\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) )?(\[\d+,\d+\]<std\w+>:|\d+:(?=\s))?", re.MULTILINE)
+"""Prefix of each line from kubectl logs --timestamps, from mpirun --tag-output, or from srun --label."""
 FILE, PROGRAM = re.compile(NAMED, re.IGNORECASE), re.compile(f"{NAMED}_perf", re.IGNORECASE)
 """The name of a collective in the name of a file, and in the name of a program."""
+OTHER_PROGRAM = re.compile(r"\b(reduce|gather|scatter|hypercube|alltoallv)_perf\b", re.IGNORECASE)
+"""The other programs of nccl-tests and rccl-tests, whose collectives are not modelled."""
 HEADER = re.compile(r"^#\s*(nccl-tests version|nThread|Using devices)|^(?!.*concluded).*_perf\b")
 """A line of the header of a run. The end of such a line may also name the program."""
 RANK = re.compile(r"# ?Rank (\d{1,9}) .*?\bon (\S+) device(?: \d+)? ?(?:\[\S*\])? ?(.*)", re.IGNORECASE)
@@ -151,6 +153,9 @@ def _text_run(first: int, lines: Sequence[str], name: str, stated_kind: str) -> 
         rank, program, library = RANK.search(" ".join(line.split())), PROGRAM.search(line), VERSION.search(line)
         if program and HEADER.search(line):
             kind = kind_named(program[1])
+        elif (other := OTHER_PROGRAM.search(line)) and HEADER.search(line) and not kind:
+            hint = f"the programs of {either(sorted(KINDS))}"
+            raise UserError(f"{other[0]} measures no collective that is modelled", where=f"{name}:{number}", hint=hint)
         version = version or (_version(library[1] or library[2]) if library else "")
         if rank:
             hosts[int(rank[1])] = rank[2]

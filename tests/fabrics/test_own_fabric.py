@@ -367,7 +367,16 @@ def test_a_log_that_could_be_of_two_is_refused_with_the_way_out(tmp_path: Path) 
     assert trainsim("calibrate", "links", logs, "--kind", "all_redoce").code == 2
 
 
-@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "0: "])
+@pytest.mark.parametrize("program", ["reduce", "gather", "scatter", "hypercube"])
+def test_a_program_whose_collective_is_not_modelled_is_not_taken_for_what_the_file_says(program: str, tmp_path: Path) -> None:
+    text = run("all_gather", 8, 1, 100, redop="none").replace("all_gather_perf", f"{program}_perf")
+    assert f"{program}_perf" in text
+    said = trainsim("calibrate", "links", written(tmp_path / "all_gather.txt", text))
+    assert said.code == 2
+    assert f"{program}_perf measures no collective that is modelled" in said.err
+
+
+@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "0: ", "2025-03-01T10:00:00.000000000Z ", "2025-03-01T10:00:00+01:00 0: "])
 def test_what_launchers_write_before_each_line_is_taken_off(tag: str, tmp_path: Path) -> None:
     plain, tagged = (
         read(written(tmp_path / f"{i}.txt", run("all_gather", 8, 1, 100, tag=t)))[0] for i, t in enumerate(("", tag))
