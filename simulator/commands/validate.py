@@ -69,6 +69,8 @@ def command(
         own = Own(gpu, profile) if gpu or profile else None
         report = validate(kind.lower(), file, own, long=long, saved=SavedOutcomes(save) if save else None, expect=expect)
         record = report.as_dict()
+    for note in report.unread:
+        say(note, err=True)
     print_json(record) if as_json else _print_report(report, record, with_rows=with_rows, has_lines=file is not None)
 
 

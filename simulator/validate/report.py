@@ -89,6 +89,8 @@ class Report(Summarised):
     rows: tuple[ComparedRow, ...]
     lines: tuple[int, ...] = ()
     """The line of the table on which each row begins; 0 for one that is in no file."""
+    unread: tuple[str, ...] = ()
+    """Notes on columns that are not read, although they are like one that the table lacks."""
 
     @cached_property
     def sources(self) -> dict[str, dict[str, Any]]:
@@ -183,7 +185,16 @@ def compare_rows(kind: Any, rows: Sequence[Row], name: str, own: Own | None = No
     check_header(kind.NEEDS, rows, name)
     found = kind.predictions([described(row, kind.READS) for row in rows], gpu, **options)
     compared = (_compared_row(kind, i, row, made) for i, (row, made) in enumerate(zip(rows, found, strict=True)))
-    return Report(tuple(compared), tuple(map(line_of, rows)))
+    return Report(tuple(compared), tuple(map(line_of, rows)), tuple(_unread(kind.READS, rows[0])))
+
+
+def _unread(reads: Sequence[str], columns: Row) -> Iterator[str]:
+    """Notes on the columns of a table that are like one that the predictor reads, and that the table lacks."""
+    lacking = [column for column in reads if column not in columns]
+    for column in columns:
+        near = nearest(column, lacking, cutoff=ALIKE) if column not in reads else None
+        if near:
+            yield f"column {shown(column)} is not read, and there is no column {near!r}"
 
 
 def _compared_row(kind: Any, number: int, row: Row, made: Predicted | UserError) -> ComparedRow:

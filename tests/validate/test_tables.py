@@ -87,6 +87,17 @@ def test_a_product_of_a_trace_is_a_kernel_alone() -> None:
     assert (alone.predicted or 0.0) < 0.9 * (eager.predicted or 0.0)
 
 
+def test_a_column_that_is_like_one_that_is_lacking_is_named(tmp_path: Path) -> None:
+    """Optional columns may be missing; under another name they would be left out in silence."""
+    table = written(tmp_path / "table.csv", GEMM | {"notes": "none", "launch": "12"})
+    said = trainsim("validate", "--kind", "kernels", table, "--json")
+    assert said.code == 0
+    assert "column 'launch' is not read, and there is no column 'launches'" in said.err
+    assert "notes" not in said.err
+    assert said.record["rows"][0]["predicted"]
+    assert not trainsim("validate", "--kind", "kernels", written(tmp_path / "plain.csv", GEMM), "--json").err
+
+
 def test_a_time_that_is_none_is_noted_and_no_row_is_lost(tmp_path: Path) -> None:
     times = ["205", "abc", "-8", "0", "nan", ""]
     file = written(tmp_path / "table.csv", *(GEMM | {"time_us": time} for time in times))
