@@ -4,7 +4,8 @@ A row describes a run by columns of sizes and words, and by `facts`, which are `
 known before the run. Blank cells have these meanings: a microbatch has one sequence; the dtype is bf16 from 2022 on A100 and
 later GPUs, else fp16; nothing is recomputed; tensor-parallel GPUs divide tokens too in software from 2023 on; an interleaved
 pipeline has two stages per rank, and one of several stages per rank is interleaved; the software is that of the column
-`framework`, as old as its name says; the NICs are the usual ones of the GPU. A row without a layout or a global batch is refused.
+`framework`, as old as its name says; the NICs are the usual ones of the GPU; `tp` or `pp` is what the other degrees leave of the
+GPUs. A row without a layout or a global batch is refused.
 `run_words` and `run_cluster` read words, and the columns of the cluster.
 
 A model of the catalog whose name `model_name` holds, and whose width, heads and experts are those of the row where it states
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 from ..config import catalog, load
@@ -85,8 +87,7 @@ def scenario_of(row: Row) -> tuple[dict[str, Any], list[str]]:
     describes no run."""
     if row.get("scenario"):
         return _whole(row), []
-    if not (row["tp"].strip() and row["pp"].strip()):
-        raise UserError("tp, pp: blank, the row has no layout")
+    row = _with_layout(row)
     facts, (profile, date, note) = facts_of(row), _software(row)
     model = model_of(row)
     plan = _plan(row, facts, model, date)
@@ -103,6 +104,21 @@ def scenario_of(row: Row) -> tuple[dict[str, Any], list[str]]:
     }
     notes = (note, *_notes_on_columns(row, model), *notes_on_cluster(row), *notes_on(facts))
     return scenario, [text for text in notes if text]
+
+
+def _with_layout(row: Row) -> Row:
+    """The row with its degrees of tensor and pipeline parallelism. Where one of them is blank the number of GPUs over the others
+    says it; where both are, they are 1 if data and context parallelism take all GPUs."""
+    blank = [column for column in ("tp", "pp") if not row[column].strip()]
+    if not blank:
+        return row
+    if not row["dp"].strip():
+        raise UserError("tp, pp: blank, the row has no layout")
+    degrees = [count(row, column) for column in ("tp", "pp", "cp", "dp") if row[column].strip()]
+    each, left = divmod(count(row, "gpus"), prod(degrees))
+    if left or not each or (len(blank) > 1 and each > 1):
+        raise UserError(f"{', '.join(blank)}: blank, and {row['gpus'].strip()} GPUs do not determine it")
+    return {**row, **dict.fromkeys(blank, str(each))}
 
 
 def _software(row: Row) -> tuple[str, str, str]:

@@ -84,6 +84,25 @@ def test_words_for_schedules(cells: dict[str, object], schedule: dict[str, objec
     assert {key: plan[key] for key in ("schedule", "chunks") if key in plan} == schedule
 
 
+@pytest.mark.parametrize(
+    ("cells", "layout"),
+    [
+        ({"tp": "", "pp": "", "dp": 16}, (1, 1)),
+        ({"tp": "", "pp": "", "dp": 8, "cp": 2}, (1, 1)),
+        ({"tp": "", "pp": 2, "dp": 2}, (4, 2)),
+        ({"tp": 4, "pp": "", "dp": 4}, (4, 1)),
+    ],
+)
+def test_a_blank_degree_is_what_the_others_leave_of_the_gpus(cells: dict[str, object], layout: tuple[int, int]) -> None:
+    plan = part("plan", **cells)
+    assert (plan["tp"], plan["pp"]) == layout
+
+
+@pytest.mark.parametrize("cells", [{"tp": "", "pp": "", "dp": 4}, {"tp": "", "pp": 2, "dp": 5}, {"tp": "", "dp": 64}])
+def test_a_layout_that_may_be_several_is_refused(cells: dict[str, object]) -> None:
+    assert reason(**cells).endswith(": blank, and 16.0 GPUs do not determine it")
+
+
 def test_stages_without_a_pipeline_are_noted() -> None:
     assert scenario_of(row(schedule="", pp=1, vpp=2))[1] == ["vpp: no pipeline, it has no effect"]
     assert reason(vpp="many") == "vpp: 'many' is not a count"
