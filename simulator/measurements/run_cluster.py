@@ -51,8 +51,11 @@ NETWORKS: Mapping[str, tuple[str, ...]] = {
 name here, is the measured fabric of the nearest rate."""
 OF_ONE_PROVIDER = ("tcpx", "tcpxo", "slingshot-10", "slingshot-11")
 """Networks that always have the NICs of their measured fabric."""
-NICS = re.compile(r"(?<![\w.])([1-9]\d?) ?[xX\u00d7] ?(?:(\d+(?:\.\d+)?) ?(G(?:B|iB|[bB]ytes?)\b)?)?")
+NICS = re.compile(r"(?<![\w.])([1-9]\d?) ?[xX\u00d7] ?(?:(\d+(?:\.\d+)?) ?(G(?:B|iB|[bB]ytes?)(?:/s|ps)?\b)?)?")
 """Number of NICs, and the rate of one, in GB/s where it says so and else in Gbit/s: "8x400Gb", "4 x 25 GB/s", "4x Omni-Path"."""
+MOST_NIC_GBIT = 1600
+"""More than any NIC has: a rate beyond is that of a node, or in other units than its words say."""
+GENERATION = re.compile(r"(?<![a-wyz])(edr|hdr100|hdr200|hdr|ndr200|ndr400|ndr|xdr)(?![a-z0-9])")
 GENERATION_GBIT = {"edr": 100, "hdr100": 100, "hdr": 200, "hdr200": 200, "ndr200": 200, "ndr": 400, "ndr400": 400, "xdr": 800}
 """Rate of a NIC by the generation of InfiniBand."""
 NO_NVLINK = re.compile(r"pcie|pci-e|pci express|none|no nvlink", re.IGNORECASE)
@@ -189,8 +192,9 @@ def _rate_in(words: str) -> tuple[int, float]:
     """The number of NICs and the rate of one in Gbit/s that the words for a network state; 0 for what they do not state."""
     said = NICS.search(words)
     rate = float(said[2]) * (BITS_PER_BYTE if said[3] else 1) if said and said[2] else 0.0
-    generation = next((word for word in re.findall(r"[a-z]+\d*", words.lower()) if word in GENERATION_GBIT), "")
-    return int(said[1]) if said else 0, rate or GENERATION_GBIT.get(generation, 0)
+    generation = GENERATION.search(words.lower())
+    usual = GENERATION_GBIT[generation[1]] if generation else 0
+    return int(said[1]) if said else 0, rate if 0 < rate <= MOST_NIC_GBIT else usual
 
 
 def count_or(row: Row, column: str, usual: int) -> int:
