@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
@@ -42,6 +41,8 @@ class Counterfactual:
     _steps_s: dict[frozenset[Cause], float] = field(default_factory=dict, repr=False, compare=False)
     """Steps that were simulated, by the causes that they are without."""
     _rows: dict[tuple[int, Cause], Array] = field(default_factory=dict, repr=False, compare=False)
+    _speeds: dict[frozenset[Cause], list[float]] = field(default_factory=dict, repr=False, compare=False)
+    """Mean speed of the kernels of each class of ranks, by the causes that the step is without."""
 
     def __post_init__(self) -> None:
         if self.result.scenario.fidelity.collectives == "stepwise":
@@ -121,7 +122,7 @@ class Counterfactual:
             silent[tasks[~labels.is_compute & self._removed(which, gone)]] = True
             computed.append((tasks[labels.is_compute], self._compute_ns(which, gone)))
         durations_ns = [own_ns for _, own_ns in computed]
-        evened_ns = self._evened(durations_ns) if IMBALANCE in gone else durations_ns
+        evened_ns = self._evened(durations_ns, self._mean_speeds(gone)) if IMBALANCE in gone else durations_ns
         solo_ns = np.where(silent, 0, graph.solo_ns)
         for (tasks, _), own_ns in zip(computed, evened_ns, strict=True):
             solo_ns[tasks] = 0
@@ -174,14 +175,28 @@ class Counterfactual:
             self._shares[kernel] = 1 - longer_s / took_s if took_s else 1.0
         return self._shares[kernel]
 
-    def _evened(self, own_ns: Sequence[Array]) -> list[Array]:
+    def _mean_speeds(self, gone: frozenset[Cause]) -> list[float]:
+        """The mean speed of the kernels of each class of ranks.
+
+        Where a speed changes with time, it is the speed while kernels run, in the step without those of the causes that are
+        removed before imbalance: a rank that waits for others while it is slow loses nothing, and in a shorter step other kernels
+        may be slow.
+        """
+        expansion = self.result.engine_timeline.expansion
+        profiles = [expansion.graph.profiles[number] for number in expansion.graph.speed_profile[: expansion.skeleton.ranks]]
+        if all(profile.steady for profile in profiles):
+            return [float(profile.value[0]) for profile in profiles]
+        before = gone & {*self.causes[: self.causes.index(IMBALANCE)]}
+        if before not in self._speeds:
+            observed = self._observed(self._graph(before)) if self._present(before) else self.result.observation
+            self._speeds[before] = [_speed_of_kernels(observed, which, profile) for which, profile in enumerate(profiles)]
+        return self._speeds[before]
+
+    def _evened(self, own_ns: Sequence[Array], speeds: Sequence[float]) -> list[Array]:
         """Durations of kernels, in nanoseconds, with which every rank computes for as long as the mean rank; ranks of the same
-        program take equally long at every kernel."""
+        program take equally long at every kernel. `own_ns` are those at full speed."""
         timeline = self.result.engine_timeline
-        graph, skeleton, window = timeline.expansion.graph, timeline.expansion.skeleton, self.result.observation.window
-        profiles = [graph.profiles[number] for number in graph.speed_profile[: skeleton.ranks].tolist()]
-        spans_ns = zip(np.asarray(window.begin_ns).tolist(), np.asarray(window.end_ns).tolist(), strict=True)
-        speeds = [_mean_speed(profile, *span_ns) for profile, span_ns in zip(profiles, spans_ns, strict=True)]
+        skeleton = timeline.expansion.skeleton
         took_ns = [own * FULL_SPEED / speed for own, speed in zip(own_ns, speeds, strict=True)]
         total_ns = np.array([took.sum() for took in took_ns])
         mean_ns = float(np.dot(total_ns, timeline.multiplicity)) / timeline.ranks
@@ -194,10 +209,16 @@ class Counterfactual:
         return [took * (mean_ns / took.sum()) if took.sum() else took for took in took_ns]
 
 
-def _mean_speed(profile: Profile, begin_ns: int, end_ns: int) -> float:
-    """The mean speed between two times."""
-    times_ns = [begin_ns, *(since for since in profile.since_ns if begin_ns < since < end_ns), end_ns]
-    return sum(profile.at(since) * (until - since) for since, until in pairwise(times_ns)) / (end_ns - begin_ns)
+def _speed_of_kernels(observed: Observation, which: int, profile: Profile) -> float:
+    """The mean speed of a class of ranks, with this profile, while its kernels run."""
+    rows, times = observed.labels[which].is_compute, observed.timeline.class_times(which)
+    begins_ns, ends_ns = times.start_ns[rows].astype(float), times.end_ns[rows].astype(float)
+    last_ns = max(float(ends_ns.max(initial=0)), float(profile.since_ns[-1]))
+    since_ns = np.array([*profile.since_ns, last_ns], dtype=float)
+    done = np.concatenate([[0.0], np.cumsum(np.diff(since_ns) * profile.value)])
+    ran_ns = float((ends_ns - begins_ns).sum())
+    did = float((np.interp(ends_ns, since_ns, done) - np.interp(begins_ns, since_ns, done)).sum())
+    return did / ran_ns if ran_ns else FULL_SPEED
 
 
 def _at_full_speed(graph: TaskGraph) -> TaskGraph:

@@ -73,6 +73,22 @@ def test_a_rank_that_is_slow_for_a_part_of_a_step_is_as_much_imbalance(part: flo
     assert bars[IMBALANCE] == pytest.approx(last_s / 2 * 7 / 8, rel=0.15)
 
 
+def test_a_rank_that_is_slow_while_it_waits_is_no_imbalance() -> None:
+    """With one microbatch in eight stages, the first rank waits from its forward to its backward pass. The second rank is slow at
+    the end of the step, which is not reached where the causes that come first are gone."""
+    plan = {"tp": 1, "pp": 8, "dp": 1, "schedule": "naive"}
+    framework = sim.framework("megatron-core-2025")
+    whole_s = run_of(plan, batch=1, framework=framework).metrics.step_time_s
+    never = sim.Perturb(rank=0, speed=1, until_s=whole_s)
+    waiting = sim.Perturb(rank=0, speed=0.2, from_s=0.2 * whole_s, until_s=0.3 * whole_s)
+    late = sim.Perturb(rank=1, speed=0.2, from_s=0.9 * whole_s)
+    runs = [run_of(plan, perturb, batch=1, framework=framework) for perturb in (never, waiting, late)]
+    usual_s, waiting_s, late_s = (run.metrics.step_time_s for run in runs)
+    assert usual_s == waiting_s < late_s
+    usual, *slow = ({bar.cause: bar.seconds for bar in waterfall(run).bars}[IMBALANCE] for run in runs)
+    assert slow == pytest.approx([usual] * 2, abs=1e-6 * whole_s)
+
+
 def test_hot_experts_are_imbalance_and_no_bubble() -> None:
     """Members of a group wait for each other in every layer; evened in every layer, none waits."""
     model = small_model(experts=8, experts_per_token=2, expert_ffn_hidden=4096, hidden=2048, heads=16)
