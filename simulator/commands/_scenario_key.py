@@ -33,8 +33,8 @@ class ScenarioKeys:
     def __init__(self) -> None:
         self._of_names: dict[str, str] = {}
 
-    def key(self, document: Document) -> str:
-        """The hash of a scenario."""
+    def key(self, document: Document, steps: int | None = None) -> str:
+        """The hash of a scenario that is simulated for so many steps; None for as many as the scenario itself needs."""
         named, rest = _part(document, named=True), _part(document, named=False)
         places = sorted((str(place), str(mark)) for place, mark in named.marks.items())
         text = json.dumps([named.data, places], sort_keys=True, default=repr)
@@ -42,7 +42,8 @@ class ScenarioKeys:
             for part in NAMED:
                 named = resolved(named, part)
             self._of_names[text] = _digest(named)
-        return sha256(f"{version()} {self._of_names[text]} {_digest(rest)}".encode()).hexdigest()
+        parts = (version(), self._of_names[text], _digest(rest), *([] if steps is None else [f"steps {steps}"]))
+        return sha256(" ".join(parts).encode()).hexdigest()
 
 
 def _part(document: Document, *, named: bool) -> Document:

@@ -78,7 +78,7 @@ def _key_of_rest(base: Base, others: Sequence[tuple[str, Any]]) -> str:
         value = document.at(place_of(name))
         if value is not None and not (name in WITH_OPTIONS and isinstance(value, dict)):
             document = document.changed(place_of(name), None, Mark("the search"))
-    return ScenarioKeys().key(document)
+    return ScenarioKeys().key(document, base.steps)
 
 
 def _values(known: Known) -> Row:

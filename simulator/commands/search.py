@@ -84,7 +84,9 @@ def command(
     """
     from math import inf
 
-    from ..search.search import aim_of, base_of, tokens_of
+    from ..search.search import aim_of, base_of, tokens_of, with_steps
+    from ..study.common_steps import NOTE
+    from ..study.grid import axes_of
     from ..units import DAY_S
 
     for name in ("price", "days"):
@@ -93,14 +95,14 @@ def command(
     if options["budget"] and options["store"]:
         raise UserError("--store is for searches of all plans, --budget tries some", hint="one of the two")
     shard = shard_of_options(options, options["store"], "--store")
-    base = base_of(scenario, settings, trust=trust)
+    base = with_steps(base_of(scenario, settings, trust=trust), axes_of(over)[0] if over else ())
     within_s = options["days"] * DAY_S / (options["tokens"] / tokens_of(base)) if options["days"] else inf
     pareto = options["pareto"] or ("memory" if options["plot"] else None)
     aim = aim_of(objective or ("gpus" if options["days"] and not pareto else "step_time"), top, pareto, within_s)
     if options["show_space"]:
         _show_space(base, space, as_json=as_json)
         return
-    print_notes(_left_out(base, space))
+    print_notes([*_left_out(base, space), *([NOTE] if base.steps else [])])
     found = _found(base, aim, (space, over, _numbers(gpus)), shard, options)
     if not found.best and found.complete:
         raise _nothing_runs(found)

@@ -16,6 +16,7 @@ from ._show import (
     long_option,
     picture_option,
     print_json,
+    print_notes,
     print_table,
     progress,
     say,
@@ -59,13 +60,15 @@ def command(
     SQLite has one row for each hash of a scenario and the program. Rows are committed as they come, and --resume continues a
     sweep that was stopped or killed.
     """
+    from ..study.common_steps import NOTE, common_steps
     from ..study.grid import grid
     from ..study.sweep import Effort
 
     shard = _checked(output, plot, len(over), options)
     found = grid(scenario, over, settings, trust=trust)
     numbers = shard.numbers(len(found))
-    workers, effort = workers_of(options, len(numbers)), Effort(trust, options["long"])
+    workers, effort = workers_of(options, len(numbers)), Effort(trust, options["long"], common_steps(found.base, found.axes))
+    print_notes([NOTE] if effort.steps else [])
     with progress(f"simulating {len(numbers):,} scenarios"):
         if str(output).lower().endswith(SQLITE):
             output = str(shard.file(str(output)))
@@ -111,8 +114,8 @@ def _in_sqlite(found: Grid, effort: Effort, workers: Workers, file: str, part: t
     from ._sweep_store import StoredSweep
 
     numbers, options = part
-    with closing(StoredSweep(file, found, numbers, resume=options["resume"], merge=options["merge"])) as stored:
-        stored.fill(partial(outcomes, effort=effort, workers=workers), long=effort.long)
+    with closing(StoredSweep(file, found, numbers, effort, resume=options["resume"], merge=options["merge"])) as stored:
+        stored.fill(partial(outcomes, effort=effort, workers=workers))
         return table(found, numbers, stored.result)
 
 

@@ -49,11 +49,13 @@ class LowerBound:
         return max(self.path_ns, self.link_ns)
 
 
-def lower_bound(scenario: Scenario, site: Site, layout: Layout, slots: tuple[Program, ...]) -> LowerBound:
-    """The lower bound of the step of a scenario that `feasible.check` has passed."""
-    steps = steady_state.to_simulate(scenario, None)
-    together = len(steps) == 1
-    program = program_of(scenario, steps[0] if together else 1, layout, slots)
+def lower_bound(
+    scenario: Scenario, site: Site, layout: Layout, slots: tuple[Program, ...], steps: int | None = None
+) -> LowerBound:
+    """The lower bound of the step of a scenario that `feasible.check` has passed. `steps` is as in `simulate`: None or 1."""
+    counts = steady_state.to_simulate(scenario, steps)
+    together = len(counts) == 1
+    program = program_of(scenario, counts[0] if together else 1, layout, slots)
     return bound_of_program(scenario, site, program, together=together)
 
 

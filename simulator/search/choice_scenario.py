@@ -33,12 +33,14 @@ MOST_LEGAL = 256
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The scenario that a search varies, and whether its files may name code."""
+    """The scenario that a search varies, whether its files may name code, and the steps that are simulated."""
 
     document: Document
     trust: bool = False
     search: str = field(default_factory=lambda: uuid4().hex)
     """The number of the search: files are read once in each search, since they may change between two searches."""
+    steps: int | None = None
+    """The number of steps that all plans are simulated for; None for as many as each plan needs."""
 
 
 @dataclass(frozen=True, slots=True)

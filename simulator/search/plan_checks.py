@@ -163,17 +163,17 @@ def check_branch(base: Base, branch: Sequence[Choice], bounds: bool) -> Branch:
 def quick_bounds_ns(base: Base, branch: Sequence[Choice]) -> list[int]:
     """The quick bounds of legal plans of a branch, in ns; 0 if none is known without the order of slots."""
     shared = shared_scenario(base, branch[0])
-    return [_quick_bound_ns(shared, checked(shared, choice)) for choice in branch]
+    return [_quick_bound_ns(shared, checked(shared, choice), base.steps) for choice in branch]
 
 
-def _quick_bound_ns(shared: SharedScenario, scenario: Scenario) -> int:
+def _quick_bound_ns(shared: SharedScenario, scenario: Scenario, steps: int | None) -> int:
     slots = plan_slots(scenario, _site(scenario), shared.times)
-    return quick_bound_of(scenario, slots) if slots else 0
+    return quick_bound_of(scenario, slots, steps) if slots else 0
 
 
-def quick_bound_of(scenario: Scenario, slots: PlanSlots) -> int:
-    """The quick bound of a plan with these slots, in ns."""
-    together = len(steady_state.to_simulate(scenario, None)) == 1
+def quick_bound_of(scenario: Scenario, slots: PlanSlots, steps: int | None = None) -> int:
+    """The quick bound of a plan with these slots, in ns. `steps` is as in `simulate`: None or 1."""
+    together = len(steady_state.to_simulate(scenario, steps)) == 1
     beside = scenario.plan.exchanges_beside_compute(scenario.framework.overlap)
     return quick_bound_ns(slots, together=together, paired=beside or getattr(scenario.schedule, "PAIRS", False))
 
@@ -202,7 +202,7 @@ def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
     if most_bytes > scenario.cluster.gpu.memory_bytes or host_bytes(scenario, memory) > host_capacity_bytes(scenario):
         return Examined(OUT_OF_MEMORY, most_bytes)
     covered = bounds and choice.schedule not in UNBOUNDED and not catalog.is_code(choice.schedule)
-    return Examined(LEGAL, most_bytes, lower_bound(scenario, site, layout, slots).ns if covered else 0)
+    return Examined(LEGAL, most_bytes, lower_bound(scenario, site, layout, slots, base.steps).ns if covered else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def _fault(error: UserError) -> tuple[str, str]:
 def measured(base: Base, choice: Choice, engine: str = "auto", long: bool = False) -> Measured:
     """The simulated step of a legal plan."""
     try:
-        run = simulate_scenario(scenario_of(base, choice), engine=engine, long=long, session=of_this_process())
+        run = simulate_scenario(scenario_of(base, choice), engine=engine, steps=base.steps, long=long, session=of_this_process())
     except TooLong as error:
         return Measured(None, reason=error.faults[0].message)
     metrics = run.metrics

@@ -19,7 +19,9 @@ from ..config.scenario import Scenario, from_document
 from ..config.suggestions import meant
 from ..costs.kernels.power import no_energy
 from ..errors import InvariantBroken, UserError, did_you_mean, must_be, shown
+from ..frozen import replace
 from ..metrics.idle import OPTIMIZER
+from ..study.common_steps import common_steps
 from ..study.grid import Axis, axes_of, said
 from ..study.pool import Workers
 from ..study.shard import WHOLE, Shard
@@ -180,7 +182,8 @@ def search(
     """The best plans of a scenario, and the outcome of every other plan of the space: a row for each, the best first.
 
     The space is a file or a mapping such as {"tp": [4, 8], "microbatch": [1]}; omitted parts are as in the default. Plans that
-    cannot be among the `top` best are not simulated: their rows have the bound that proves it. With `pareto`, one of
+    cannot be among the `top` best are not simulated: their rows have the bound that proves it. If a disturbance begins or ends
+    in some plans only (`over`), all steps are first steps, from a standing start. With `pareto`, one of
     memory, cost and gpus, the first rows are the front of step time against it. With a `budget`, optuna proposes plans of a
     space that is too large, at most so many are simulated, and only those that were tried have rows. An `executor` of
     `concurrent.futures`, or the address of a Dask scheduler such as "dask://localhost:8786", does the work elsewhere; such an
@@ -196,6 +199,11 @@ def base_of(scenario: str | Path | Mapping[str, Any], settings: Iterable[str] = 
     if "jobs" in document.data:
         raise UserError("several jobs on one cluster cannot be searched", hint="search one of the jobs by itself")
     return Base(document, trust)
+
+
+def with_steps(base: Base, axes: Sequence[Axis]) -> Base:
+    """The scenario with the number of steps that all plans are simulated for, if these fields vary beside the parts of a plan."""
+    return replace(base, steps=common_steps(base.document, axes))
 
 
 def space_for(base: Base, space: str | Path | Mapping[str, Any] | None) -> Space:
@@ -243,12 +251,14 @@ def found_of(
     scenario = from_document(base.document, Trust(base.trust))
     if aim.objective == "energy" and (why := no_energy(scenario.cluster.gpu, scenario.job.dtype)):
         raise UserError(f"energy is not known: {why}", hint="search for step_time or cost")
+    axes = _axes(base, over, gpus)
+    base = with_steps(base, axes)
     if budget is None:
-        every = choices_of(base, space, over, gpus)
+        every = _choices_of(base, space, axes)
         searched = search_of(base, aim, [every[number] for number in shard.numbers(len(every))], long=long, records=records)
         of_plans = len(searched.plans)
     else:
-        searched = _sampled(base, aim, (space_for(base, space), _axes(base, over, gpus)), budget, long=long)
+        searched = _sampled(base, aim, (space_for(base, space), axes), budget, long=long)
         of_plans = number_of_plans(searched.space, searched.axes)
     complete = True
     try:
@@ -276,7 +286,12 @@ def choices_of(
     gpus: Sequence[int] = (),
 ) -> list[Choice]:
     """The plans of a search. Raises `UserError` for fields that cannot vary in it."""
-    axes, values = _axes(base, over, gpus), space_for(base, space)
+    return _choices_of(base, space, _axes(base, over, gpus))
+
+
+def _choices_of(base: Base, space: str | Path | Mapping[str, Any] | None, axes: tuple[Axis, ...]) -> list[Choice]:
+    """The plans of a space with the values of further fields. Raises `UserError` for too many."""
+    values = space_for(base, space)
     if (number := number_of_plans(values, axes)) > MOST_PLANS:
         hours = estimated_s(base, values, axes) / HOUR_S
         raise UserError(

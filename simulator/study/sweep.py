@@ -22,6 +22,7 @@ from ..simulation.estimated_effort import TooLong
 from ..simulation.run import Run
 from ..simulation.simulate import simulate_scenario
 from ..units import GIB
+from .common_steps import common_steps
 from .grid import Grid, grid
 from .pool import Workers, opened
 
@@ -62,10 +63,12 @@ COLUMNS = tuple(one.name for one in fields(Outcome))
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Permissions for the simulation of points: whether files may name code, and whether long work is done."""
+    """How points are simulated: whether files may name code, whether long work is done, and for which number of steps."""
 
     trust: bool = False
     long: bool = False
+    steps: int | None = None
+    """As in `simulate`; of all points the same (`common_steps`)."""
 
 
 def sweep(
@@ -81,13 +84,15 @@ def sweep(
     """Simulates every combination of the values of some fields of a scenario: a row for each, with a column for each field.
 
     The scenario is a name, a file or a mapping, and `over` has values by field: {"plan.tp": [1, 2, 4], "job.microbatch_size":
-    [1, 2]}. Rows that could not run have their reason, and `over_gib` where memory lacks. With more than one worker the points
-    are simulated by as many processes. An `executor` of `concurrent.futures`, or the address of a Dask scheduler such as
+    [1, 2]}. Rows that could not run have their reason, and `over_gib` where memory lacks. If a disturbance begins or ends at some
+    points only, all step times are those of a first step, from a standing start. With more than one worker the points are
+    simulated by as many processes. An `executor` of `concurrent.futures`, or the address of a Dask scheduler such as
     "dask://localhost:8786", simulates them elsewhere; such an address is trusted like code.
     """
     found = grid(scenario, over, settings, trust=trust)
     given = ((number, found.document(point)) for number, point in enumerate(found.points()))
-    results = dict(outcomes(given, Effort(trust, long), Workers(workers, executor)))
+    effort = Effort(trust, long, common_steps(found.base, found.axes))
+    results = dict(outcomes(given, effort, Workers(workers, executor)))
     return table(found, range(len(found)), results.__getitem__)
 
 
@@ -117,7 +122,8 @@ def outcomes(points: Iterator[tuple[int, Document]], effort: Effort, workers: Wo
 def outcome(document: Document, effort: Effort) -> Outcome:
     """Simulates a scenario, or says why it cannot run."""
     try:
-        return _of_run(simulate_scenario(from_document(document, Trust(effort.trust)), long=effort.long))
+        scenario = from_document(document, Trust(effort.trust))
+        return _of_run(simulate_scenario(scenario, steps=effort.steps, long=effort.long))
     except Infeasible as error:
         over_gib = error.over_bytes / GIB
         return Outcome(OUT_OF_MEMORY if over_gib else INFEASIBLE, _line(str(error)), over_gib or None)

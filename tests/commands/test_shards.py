@@ -101,6 +101,20 @@ def test_a_plan_with_other_options_is_simulated_again(searched: tuple[object, ..
         assert again["best"] == trainsim(*searched, "--set", options, "--json").record["best"]
 
 
+def test_first_steps_of_a_search_are_no_steps_of_a_long_run(searched: tuple[object, ...], tmp_path: Path) -> None:
+    """The same plan beside plans with a disturbance that ends, in one store."""
+    store = ("--store", tmp_path / "p.sqlite", "--json", "--resume", "--set", "framework=megatron-core-2025")
+    overlapping = (*searched, "--set", "plan.optimizer=post-validated", *store)
+    long, brief, again = (
+        trainsim(*overlapping, "--over", over)
+        for over in ("perturb=[]", "perturb=[],[{rank: 0, speed: 1, until: 1 s}]", "perturb=[]")
+    )
+    assert long.record["best"] == again.record["best"] != brief.record["best"]
+    (plan, same) = brief.record["best"]
+    assert plan["step_time_s"] == same["step_time_s"]
+    assert ("first step" in brief.err, "first step" in long.err) == (True, False)
+
+
 def test_every_point_is_in_one_shard() -> None:
     for of in (1, 3, 8):
         numbers = [number for shard in range(1, of + 1) for number in Shard(shard, of).numbers(20)]

@@ -86,6 +86,22 @@ def test_another_version_or_another_file_is_another_scenario(
     assert len(simulated) == 2
 
 
+def test_first_steps_and_steps_of_a_long_run_are_kept_apart(scenario: Path, tmp_path: Path) -> None:
+    """Each sweep and each shard knows all points, and simulates the same number of steps for each of them."""
+    scenario.write_text(SMALL.replace("tp: 2", "tp: 2, schedule: zb-h1, optimizer: post-validated")
+                        + "framework: megatron-core-2025\n")  # fmt: skip
+    first, both = ("--over", "perturb=[]"), ("--over", 'perturb=[],[{rank: 0, speed: 1, until: "1 s"}]')
+    out = ("--output", tmp_path / "a.sqlite", "--workers", 1, "--json")
+    long, brief, again = (trainsim("sweep", scenario, *over, *out, "--resume") for over in (first, both, first))
+    long_s, brief_s, again_s = ([row["step_time_s"] for row in said.record["rows"]] for said in (long, brief, again))
+    assert long_s == again_s != brief_s[:1] == brief_s[1:]
+    assert ("first step" in brief.err, "first step" in long.err) == (True, False)
+    shards = ("--output", tmp_path / "b.sqlite", "--workers", 1)
+    for number in (1, 2):
+        assert trainsim("sweep", scenario, *both, *shards, "--shard", f"{number}/2").code == 0
+    assert trainsim("sweep", scenario, *both, *shards, "--merge", "--json").record == brief.record
+
+
 def test_what_is_no_table_of_a_sweep_stays_as_it_is(scenario: Path, tmp_path: Path) -> None:
     text, other = tmp_path / "text.sqlite", tmp_path / "other.sqlite"
     text.write_text("not a database, but text that is long enough to be one " * 20)

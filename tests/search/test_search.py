@@ -126,6 +126,39 @@ def test_the_best_are_those_of_all(name: str) -> None:
     assert sum(result.counts.values()) == len(result.search.plans)
 
 
+def test_t3_6_a_disturbance_for_a_while_in_some_plans_makes_all_steps_first_steps() -> None:
+    """Bounds are those of first steps, and the fields vary however they are given."""
+    scenario = {**FRAMEWORK, "plan": {"optimizer": "post-validated"}}
+    space = {
+        "tp": [2],
+        "pp": [2, 4],
+        "microbatch": [1, 2],
+        "schedule": ["1f1b", "zb-h1"],
+        "recompute": ["none"],
+        "split": ["even"],
+    }
+    lists: list[list[dict[str, Any]]] = [
+        [],
+        [{"rank": 0, "speed": 1, "until": "1 s"}],
+        [{"rank": 0, "speed": 0.5, "until": "1 ms"}],
+    ]
+    base = base_of(scenario)
+    result = found_of(base, aim_of("step_time", 3), space, {"perturb": iter(lists)})
+    assert result.confirmed == "confirmed by the reference engine"
+    first_s, long_s = {}, {}
+    for plan in result.search.plans:
+        of_plan = sim.scenario(result.document(plan).data)
+        first_s[plan.text] = of_plan.simulate(steps=1).metrics.step_time_s  # type: ignore[union-attr]
+        long_s[plan.text] = of_plan.simulate().metrics.step_time_s  # type: ignore[union-attr]
+        assert plan.status in (SIMULATED, *LEFT_OUT)
+        assert plan.bound_ns / 1e9 <= first_s[plan.text]
+    best = sorted((took_s, text) for text, took_s in first_s.items())[:3]
+    assert [(plan.simulated()[1], plan.text) for plan in result.best] == best
+    assert best != sorted((took_s, text) for text, took_s in long_s.items())[:3]
+    alone = found_of(base, aim_of("step_time", 1), space, {"perturb": lists[:1]}).best[0]
+    assert alone.simulated()[1] == long_s[alone.text]
+
+
 OF_STAGES: tuple[dict[str, Any], ...] = (
     *({"plan": {"recompute": {"scope": "full", **some}}} for some in ({"first": 1}, {"every": 4}, {"together": 3})),
     {"framework": "paxml-2024"},

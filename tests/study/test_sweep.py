@@ -39,6 +39,27 @@ def test_what_does_not_fit_is_a_row_that_says_by_how_much() -> None:
     assert frame.reason[0] == str(failed.value)
 
 
+OVERLAPPING: dict[str, Any] = {
+    **SCENARIO, "framework": "megatron-core-2025", "plan": {"tp": 2, "pp": 2, "schedule": "zb-h1", "optimizer": "post-validated"},
+}  # fmt: skip
+BRIEF, NEVER = {"rank": 0, "speed": 0.1, "until": "40 ms"}, {"rank": 0, "speed": 1, "until": "1 s"}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_t3_6_a_disturbance_for_a_while_in_some_points_makes_all_steps_first_steps(workers: int) -> None:
+    """Neither the end of a disturbance nor a speed of 1 makes a first step comparable with one of a long run."""
+    lone = sim.scenario(OVERLAPPING)
+    long_s, first_s = (lone.simulate(steps=steps).metrics.step_time_s for steps in (None, 1))  # type: ignore[union-attr]
+    assert long_s != first_s
+    frame = sim.sweep(OVERLAPPING, {"perturb": [[], [NEVER], [BRIEF], [{"rank": 99, "speed": 1}]]}, workers=workers)
+    assert list(frame.step_time_s[:2]) == [first_s] * 2
+    assert frame.step_time_s[2] > first_s
+    assert frame.status[3] == "infeasible"
+    ends = sim.sweep({**OVERLAPPING, "perturb": [NEVER]}, {"perturb.0.until": ["1 s", None], "perturb.0.from": ["0 s"]})
+    assert list(ends.step_time_s) == [first_s] * 2
+    assert list(sim.sweep(OVERLAPPING, {"perturb": [[], [{"rank": 0, "speed": 1}]]}).step_time_s) == [long_s] * 2
+
+
 def test_lists_and_mappings_are_values_too() -> None:
     found = grid(SCENARIO, ["plan.layout=[3,5],[4,4]", "plan.sharding={kind: zero1, group: 2},none", 'model.name="a,b",c'])
     assert [axis.values for axis in found.axes] == [([3, 5], [4, 4]), ({"kind": "zero1", "group": 2}, "none"), ("a,b", "c")]
