@@ -1,16 +1,19 @@
 """Results in SQLite, committed one by one as they come by a single writing process: one row for each hash of a scenario.
 
 A new file is made under another name, with an empty table, and renamed. From then on every result is a transaction of its own, so
-that a file holds whole rows however the program ends. Committed results are kept; all others are computed again.
+that a file holds whole rows however the program ends. Committed results are kept; all others are computed again. Every row has a
+checksum, so that a row that a disk or another program has changed is never taken for a result.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from ..errors import OutputFailed, SimulatorError, UserError
 from ..files import atomic, named
 from ..study.shard import shard_files
 
+CHECKSUM = "checksum"
+DIGITS = 16
 OUT_OF_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 PRIMARY = 0xFF
 """Bits of an error code of SQLite that hold its primary code; the other bits hold details."""
@@ -31,7 +36,10 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Table:
-    """A kind of results: its name, its columns after the hash with their types, and the rule for two rows of one hash."""
+    """A kind of results: its name, its columns with their types, and the rule for two rows of one hash.
+
+    Before its own columns a table has one for the hash, and behind them one for the checksum.
+    """
 
     name: str
     columns: Mapping[str, str]
@@ -41,19 +49,25 @@ class Table:
     @cached_property
     def schema(self) -> str:
         columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
-        return f"CREATE TABLE {self.name} (hash TEXT PRIMARY KEY, {columns})"
+        return f"CREATE TABLE {self.name} (hash TEXT PRIMARY KEY, {columns}, {CHECKSUM} TEXT NOT NULL)"
 
     @cached_property
     def insert(self) -> str:
-        places = ", ".join("?" * (1 + len(self.columns)))
-        changes = ", ".join(f"{name} = excluded.{name}" for name in self.columns)
+        places = ", ".join("?" * (len(self.columns) + 2))
+        changes = ", ".join(f"{name} = excluded.{name}" for name in (*self.columns, CHECKSUM))
         return f"INSERT INTO {self.name} VALUES ({places}) ON CONFLICT (hash) DO UPDATE SET {changes}"
 
     def select(self, condition: str) -> str:
-        return f"SELECT {', '.join(self.columns)} FROM {self.name} WHERE {condition}"
+        return f"SELECT * FROM {self.name} WHERE {condition}"
 
 
 Row = tuple[Any, ...]
+
+
+def _checksum(row: Row) -> str:
+    """The checksum of a row with its hash. Numbers count as floats: SQLite may return a whole number as either."""
+    values = [float(value) if isinstance(value, (int, float)) else value for value in row]
+    return sha256(json.dumps(values).encode()).hexdigest()[:DIGITS]
 
 
 class ResultStore:
@@ -68,17 +82,29 @@ class ResultStore:
                 with atomic(path) as temporary, closing(sqlite3.connect(temporary)) as new:
                     new.execute(table.schema)
             self._database = sqlite3.connect(path, isolation_level=None, timeout=0)
+        try:
+            self._begin()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _begin(self) -> None:
+        """Locks the file for this process. Raises `UserError` unless it holds a table of this kind, as it was written."""
+        with self._errors():
             for setting in SETTINGS[:2]:
                 self._database.execute(f"PRAGMA {setting}")
             self._database.execute("BEGIN EXCLUSIVE")
             stored = self._database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
             self._database.execute("COMMIT")
-        if stored != [(table.schema,)]:
-            self._database.close()
-            raise UserError(f"{named(path)} is not a table of a {table.name} of this version", hint="name another file")
+        if stored != [(self._table.schema,)]:
+            message = f"{named(self._path)} is not a table of a {self._table.name} of this version"
+            raise UserError(message, hint="name another file")
         with self._errors():
             for setting in SETTINGS[2:]:
                 self._database.execute(f"PRAGMA {setting}")
+            (state,) = self._database.execute("PRAGMA integrity_check(1)").fetchone()
+        if state != "ok":
+            raise self._damaged(" ".join(state.split()))
 
     def number(self, key: str) -> int | None:
         """The number of the row of a hash, which never changes; None if there is no row."""
@@ -89,18 +115,18 @@ class ResultStore:
     def at(self, number: int) -> Row:
         """The row with a number."""
         with self._errors():
-            return tuple(self._database.execute(self._table.select("rowid = ?"), (number,)).fetchone())
+            return self._checked(self._database.execute(self._table.select("rowid = ?"), (number,)).fetchone())[1:]
 
     def get(self, key: str) -> Row | None:
         """The row of a hash, or None."""
         with self._errors():
             row = self._database.execute(self._table.select("hash = ?"), (key,)).fetchone()
-        return None if row is None else tuple(row)
+        return None if row is None else self._checked(row)[1:]
 
     def add(self, rows: Sequence[Row]) -> None:
         """Commits rows together, each with its hash first. A row takes the place of one with the same hash."""
         with self._transaction():
-            self._database.executemany(self._table.insert, rows)
+            self._database.executemany(self._table.insert, ((*row, _checksum(row)) for row in rows))
 
     def merge(self) -> None:
         """Adds the rows of all shards of this file. A row here is replaced only under the condition of the table."""
@@ -109,9 +135,21 @@ class ResultStore:
                 self._database.executemany(f"{self._table.insert} WHERE {self._table.better}", shard.rows())
 
     def rows(self) -> Iterable[Row]:
-        """All rows, each with its hash first."""
+        """All rows, each with its hash first and its checksum last."""
         with self._errors():
-            yield from self._database.execute(f"SELECT * FROM {self._table.name}")
+            for row in self._database.execute(f"SELECT * FROM {self._table.name}"):
+                yield *self._checked(row), row[-1]
+
+    def _checked(self, row: Row | None) -> Row:
+        """A row with its hash, without its checksum. Raises `UserError` if it is not as it was written, or not there."""
+        *values, checksum = row or (None,)
+        if row is None or checksum != _checksum(tuple(values)):
+            raise self._damaged("a row is not as it was written")
+        return tuple(values)
+
+    def _damaged(self, how: str) -> UserError:
+        hint = "name another file; what this one holds is computed again"
+        return UserError(f"{named(self._path)} is damaged: {how}", hint=hint)
 
     def close(self) -> None:
         """Closes the file so that no journal is left beside it."""
@@ -129,10 +167,14 @@ class ResultStore:
         """Turns errors of SQLite into errors of this package."""
         try:
             yield
+        except UnicodeDecodeError:
+            raise self._damaged("it has bytes that are not text in UTF-8") from None
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & PRIMARY
             if code == sqlite3.SQLITE_NOTADB:
                 raise UserError(f"{named(self._path)} is not an SQLite database", hint="name another file") from None
+            if code == sqlite3.SQLITE_CORRUPT:
+                raise self._damaged(str(error)) from None
             if code == sqlite3.SQLITE_BUSY:
                 raise UserError(
                     f"another program writes to {named(self._path)}", hint="wait for it, or name another file"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,28 @@ def test_what_is_no_table_of_a_sweep_stays_as_it_is(scenario: Path, tmp_path: Pa
         assert (said.code, message in said.err) == (2, True)
         assert "exists" in trainsim("sweep", scenario, *OVER, "--output", file).err
         assert file.read_bytes() == before
+
+
+def test_what_a_disk_has_changed_is_no_result(scenario: Path, tmp_path: Path) -> None:
+    """Any byte of a row, of the index or of the file's length: the table is refused, or it gives what it held."""
+    out = tmp_path / "a.sqlite"
+    before = trainsim("sweep", scenario, *OVER, "--output", out, "--json").record
+    whole, draw = out.read_bytes(), random.Random(1)
+    for number in range(40):
+        damaged = bytearray(whole)
+        if number % 4:
+            damaged[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
+        else:
+            del damaged[draw.randrange(1, len(whole)) :]
+        out.write_bytes(damaged)
+        said = trainsim("sweep", scenario, *OVER, "--output", out, "--resume", "--json")
+        assert said.code in (0, 2), said.err
+        assert said.code == 2 or said.record == before
+    out.write_bytes(whole)
+    with closing(sqlite3.connect(out)) as database, database:
+        database.execute("UPDATE sweep SET step_time_s = step_time_s * 1.0000001 WHERE status = 'simulated'")
+    said = trainsim("sweep", scenario, *OVER, "--output", out, "--resume")
+    assert (said.code, "is damaged: a row is not as it was written" in said.err) == (2, True)
 
 
 def test_one_process_writes_to_a_table(scenario: Path, tmp_path: Path) -> None:
