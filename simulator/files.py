@@ -11,7 +11,7 @@ import stat
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -172,12 +172,15 @@ def similar_file(path: Path, ending: str, hint: str) -> str:
 
 
 def check_folder(path: str | Path) -> None:
-    """Raises `UserError` if the folder of a file to write does not exist."""
+    """Raises `UserError` if the folder of a file to write does not exist, or takes no files."""
     folder = Path(path).parent
     if not folder.is_dir():
         wrong = "is not a folder" if folder.exists() else "does not exist"
         hint = f"mkdir -p {folder}" if wrong == "does not exist" else "name a file in a folder"
         raise UserError(f"cannot write {named(path)}: the folder {named(folder)} {wrong}", hint=hint)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        message = f"cannot write {named(path)}: the folder {named(folder)} is not writable"
+        raise UserError(message, hint="name a file in another folder")
 
 
 def make_folder(path: str | Path) -> Path:
@@ -204,7 +207,8 @@ def atomic(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise not_written(target, error) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a file system that is read-only has no temporary file, and says so again
+            temporary.unlink(missing_ok=True)
 
 
 def keep(path: Path, data: bytes) -> None:

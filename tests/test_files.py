@@ -153,6 +153,30 @@ class TestWriting:
         assert (tmp_path / "a.txt").stat().st_mode == (tmp_path / "usual").stat().st_mode
         assert (tmp_path / "a.txt").read_text() == "whole"
 
+    def test_a_file_system_that_is_read_only_is_no_bug(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuses(*_: object, **__: object) -> None:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        monkeypatch.setattr(Path, "touch", refuses)
+        monkeypatch.setattr(Path, "unlink", refuses)
+        with pytest.raises(UserError, match="Read-only file system"), atomic(tmp_path / "a.txt"):
+            pass
+
+    @pytest.mark.parametrize(
+        "words",
+        ["sweep s.yaml --over plan.tp=1 --output FOLDER/a.csv", "sweep s.yaml --over plan.tp=1 --output FOLDER/a.sqlite",
+         "search s.yaml --store FOLDER/a.sqlite", "search s.yaml --write FOLDER/a.yaml", "run s.yaml --gantt FOLDER/a.png"],
+    )  # fmt: skip
+    def test_a_folder_that_takes_no_files_is_refused_before_any_work(
+        self, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        access = os.access
+        monkeypatch.setattr(
+            os, "access", lambda path, mode: access(path, mode) and not (Path(path) == tmp_path and mode & os.W_OK)
+        )
+        said = trainsim(*words.replace("FOLDER", str(tmp_path)).split())
+        assert (said.code, "is not writable" in said.err) == (2, True)
+
     @pytest.mark.parametrize("option", ["--gantt=FOLDER/a.png", "--trace=FOLDER/a.json"])
     def test_a_missing_folder_is_refused_before_any_work(
         self, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
