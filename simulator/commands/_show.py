@@ -222,6 +222,42 @@ def _show_progress(message: str, expected: Sequence[Effort], done: threading.Eve
                 bar.update(task, total=seconds, completed=min(monotonic() - began, seconds * NEARLY), estimate=estimate)
 
 
+@contextmanager
+def progress_line() -> Iterator[Callable[[str], None]]:
+    """A function that shows how far work is, on one line of stderr, on a terminal only and only after a while. At the end the
+    line is empty again."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    began, longest = monotonic(), 0
+
+    def tell(text: str) -> None:
+        nonlocal longest
+        if monotonic() - began >= PATIENCE_S:
+            shown_text = escape.terminal(text)[: _columns_of_stderr() - 1]
+            longest = max(longest, len(shown_text))
+            _write_over(shown_text, longest)
+
+    try:
+        yield tell
+    finally:
+        if longest:
+            _write_over("", longest)
+            _write_over("", 0)
+
+
+def _write_over(text: str, columns: int) -> None:
+    """Writes text at the beginning of the last line of stderr, over as many columns of what is there."""
+    on_stderr(f"\r{text:{columns}}", lambda line: print(line, end="", file=sys.stderr, flush=True))
+
+
+def _columns_of_stderr() -> int:
+    try:
+        return max(NARROWEST, os.get_terminal_size(sys.stderr.fileno()).columns)
+    except OSError:
+        return NARROWEST
+
+
 class Count(click.IntRange):
     """A whole number within limits; the error for a number outside of them names the nearest legal one."""
 

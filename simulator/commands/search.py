@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +22,7 @@ from ._show import (
     print_notes,
     print_pairs,
     print_table,
+    progress_line,
     say,
     scenario_argument,
 )
@@ -127,9 +127,8 @@ def _found(base: Base, aim: Aim, of: tuple[Any, ...], shard: Shard, options: dic
     from ._search_store import StoredPlans
 
     workers = workers_of(options, MOST_WORKERS)
-    tell = _told if sys.stderr.isatty() else lambda text: None
     with ExitStack() as stack:
-        records = None
+        records, tell = None, stack.enter_context(progress_line())
         if options["store"]:
             file = str(shard.file(options["store"]))
             records = stack.enter_context(closing(StoredPlans(file, base, resume=options["resume"], merge=options["merge"])))
@@ -158,11 +157,6 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     if wrong := [part for part in parts if not part.isascii() or not part.isdecimal()]:
         raise UserError(f"--gpus: {wrong[0]!r} is not a number of GPUs", hint="write it like --gpus 64,128")
     return tuple(map(int, parts))
-
-
-def _told(text: str) -> None:
-    """Shows how far a search is, on one line of the terminal."""
-    say(f"\r{text[:100]:100}", err=True, nl=False)
 
 
 def _show_space(base: Base, space: str | None, *, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from ._show import (
     print_notes,
     print_table,
     progress,
+    progress_line,
     say,
     scenario_argument,
 )
@@ -27,10 +29,13 @@ from ._work_options import SQLITE, shard_of_options, work_options, workers_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..config.document import Document
     from ..study.grid import Grid
-    from ..study.pool import Workers
     from ..study.shard import Shard
-    from ..study.sweep import Effort
+    from ..study.sweep import Effort, Outcome
+
+    Points = Iterator[tuple[int, Document]]
+    Simulated = Callable[[Points], Iterator[tuple[int, Outcome]]]
 
 MOST_ROWS, MOST_LETTERS = 40, 60
 """Largest number of rows that are printed, and of characters of a reason."""
@@ -62,19 +67,20 @@ def command(
     """
     from ..study.common_steps import NOTE, common_steps
     from ..study.grid import grid
-    from ..study.sweep import Effort
+    from ..study.sweep import Effort, outcomes
 
     shard = _checked(output, plot, len(over), options)
     found = grid(scenario, over, settings, trust=trust)
     numbers = shard.numbers(len(found))
     workers, effort = workers_of(options, len(numbers)), Effort(trust, options["long"], common_steps(found.base, found.axes))
     print_notes([NOTE] if effort.steps else [])
-    with progress(f"simulating {len(numbers):,} scenarios"):
+    with progress_line() as tell:
+        simulated = partial(_told, tell, len(numbers), partial(outcomes, effort=effort, workers=workers))
         if str(output).lower().endswith(SQLITE):
             output = str(shard.file(str(output)))
-            frame = _in_sqlite(found, effort, workers, output, (numbers, options))
+            frame = _in_sqlite(found, effort, simulated, output, (numbers, options))
         else:
-            frame = _in_memory(found, effort, workers)
+            frame = _in_memory(found, simulated)
     fields = [axis.name for axis in found.axes]
     _write(frame, fields, output, (plot, ", ".join([Path(scenario).name, *settings])))
     if as_json:
@@ -99,23 +105,30 @@ def _checked(output: str | None, plot: str | None, fields: int, options: dict[st
     return shard
 
 
-def _in_memory(found: Grid, effort: Effort, workers: Workers) -> pd.DataFrame:
+def _told(tell: Callable[[str], None], of: int, simulated: Simulated, points: Points) -> Iterator[tuple[int, Outcome]]:
+    """The outcomes of points as they come; shows how many there are."""
+    for number, one in enumerate(simulated(points), 1):
+        tell(f"simulated {number:,} scenarios of {of:,}")
+        yield one
+
+
+def _in_memory(found: Grid, simulated: Simulated) -> pd.DataFrame:
     """The rows of all points."""
-    from ..study.sweep import outcomes, table
+    from ..study.sweep import table
 
     numbers = range(len(found))
     points = ((number, found.document(found.point(number))) for number in numbers)
-    return table(found, numbers, dict(outcomes(points, effort, workers)).__getitem__)
+    return table(found, numbers, dict(simulated(points)).__getitem__)
 
 
-def _in_sqlite(found: Grid, effort: Effort, workers: Workers, file: str, part: tuple[range, dict[str, Any]]) -> pd.DataFrame:
+def _in_sqlite(found: Grid, effort: Effort, simulated: Simulated, file: str, part: tuple[range, dict[str, Any]]) -> pd.DataFrame:
     """The rows of the points of a shard, each committed to a table as it comes."""
-    from ..study.sweep import outcomes, table
+    from ..study.sweep import table
     from ._sweep_store import StoredSweep
 
     numbers, options = part
     with closing(StoredSweep(file, found, numbers, effort, resume=options["resume"], merge=options["merge"])) as stored:
-        stored.fill(partial(outcomes, effort=effort, workers=workers))
+        stored.fill(simulated)
         return table(found, numbers, stored.result)
 
 
