@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import lru_cache
+from threading import get_ident
 from typing import Any
 from uuid import uuid4
 
@@ -22,7 +23,7 @@ from ..frozen import replace
 from ..plan.plan import Sharding
 from ..plan.recomputation import Recompute
 from ..simulation.simulate import prices_of
-from ..study.process_session import of_this_process
+from ..study.process_session import of_this_thread
 from .slot_rows import KeptRows
 from .slot_times import SlotTimes
 from .space import EVEN, Choice, with_values
@@ -51,6 +52,8 @@ class _ScenarioKey:
     text: str
     trust: bool
     document: Document = field(compare=False)
+    thread: int = field(default_factory=get_ident)
+    """What plans share is changed by each of them, and serves one thread at a time."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -58,7 +61,7 @@ class SharedScenario:
     """Shared data of plans: a scenario whose plan is replaced by theirs, and times of slots."""
 
     scenario: Scenario
-    times: SlotTimes = field(default_factory=lambda: SlotTimes(rows=KeptRows(of_this_process().slots)))
+    times: SlotTimes = field(default_factory=lambda: SlotTimes(rows=KeptRows(of_this_thread().slots)))
     legal: Cache = field(default_factory=lambda: Cache(MOST_LEGAL))
     """Choice -> the scenario of a legal plan."""
 

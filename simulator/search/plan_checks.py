@@ -26,7 +26,7 @@ from ..simulation.energy import Energy
 from ..simulation.estimated_effort import TooLong
 from ..simulation.memory_check import host_bytes, host_capacity_bytes, least_state_bytes, memory_of, remedies, slots_of
 from ..simulation.simulate import kept_prices, layout_of, simulate_scenario, site_of
-from ..study.process_session import of_this_process
+from ..study.process_session import of_this_thread
 from .bound import lower_bound
 from .choice_scenario import Base, SharedScenario, checked, scenario_of, shared_scenario
 from .first_slots import first_slots_bytes
@@ -180,7 +180,7 @@ def quick_bound_of(scenario: Scenario, slots: PlanSlots, steps: int | None = Non
 
 def _site(scenario: Scenario) -> Site:
     """The site of a scenario, with times of kernels that plans share."""
-    return site_of(scenario, kept_prices(scenario, of_this_process()), of_this_process())
+    return site_of(scenario, kept_prices(scenario, of_this_thread()), of_this_thread())
 
 
 def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
@@ -192,12 +192,12 @@ def examined(base: Base, choice: Choice, bounds: bool = True) -> Examined:
         return Examined(OUT_OF_MEMORY, least_bytes)
     site = _site(scenario)
     try:
-        layout = layout_of(scenario, site, of_this_process())
-        slots = slots_of(scenario, layout, of_this_process().slots)
+        layout = layout_of(scenario, site, of_this_thread())
+        slots = slots_of(scenario, layout, of_this_thread().slots)
     except UserError as error:
         reason, example = _fault(error)
         return Examined(INFEASIBLE, reason=reason, example=example)
-    memory = memory_of(scenario, layout, lambda: slots, kept=of_this_process().accounts)
+    memory = memory_of(scenario, layout, lambda: slots, kept=of_this_thread().accounts)
     most_bytes = max(memory, key=attrgetter("total_bytes")).total_bytes
     if most_bytes > scenario.cluster.gpu.memory_bytes or host_bytes(scenario, memory) > host_capacity_bytes(scenario):
         return Examined(OUT_OF_MEMORY, most_bytes)
@@ -217,8 +217,8 @@ def shortage_of(base: Base, choice: Choice) -> MemoryShortage | None:
     """The memory that a legal plan lacks; None for a plan that fits, or whose slots cannot be ordered."""
     scenario = checked(shared_scenario(base, choice), choice)
     try:
-        layout = layout_of(scenario, _site(scenario), of_this_process())
-        memory_of(scenario, layout, partial(slots_of, scenario, layout, of_this_process().slots), allow_oom=False)
+        layout = layout_of(scenario, _site(scenario), of_this_thread())
+        memory_of(scenario, layout, partial(slots_of, scenario, layout, of_this_thread().slots), allow_oom=False)
     except Infeasible as error:
         return MemoryShortage(error.over_bytes, remedies(scenario))
     except UserError:  # the schedule cannot order the slots of this plan
@@ -241,7 +241,7 @@ def _fault(error: UserError) -> tuple[str, str]:
 def measured(base: Base, choice: Choice, engine: str = "auto", long: bool = False) -> Measured:
     """The simulated step of a legal plan."""
     try:
-        run = simulate_scenario(scenario_of(base, choice), engine=engine, steps=base.steps, long=long, session=of_this_process())
+        run = simulate_scenario(scenario_of(base, choice), engine=engine, steps=base.steps, long=long, session=of_this_thread())
     except TooLong as error:
         return Measured(None, reason=error.faults[0].message)
     metrics = run.metrics

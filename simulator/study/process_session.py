@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from threading import get_ident
 from typing import Any
 
 from ..bounded_cache import Cache
@@ -17,6 +18,9 @@ from ..simulation.session import Session
 
 MOST_SLOTS = 1 << 18
 """Largest number of forward slots of all orders that a process keeps, about 100 MB: eight of 1,024 microbatches in 32 stages."""
+
+MOST_THREADS = 64
+"""Largest number of threads whose sessions are kept."""
 
 
 class ProcessSession(Session):
@@ -33,7 +37,14 @@ class ProcessSession(Session):
         return found
 
 
-@lru_cache(maxsize=1)
-def of_this_process() -> ProcessSession:
-    """The session of this process, shared by all searches and validations that the process takes part in."""
+def of_this_thread() -> ProcessSession:
+    """The session of this thread, shared by all searches and validations that it takes part in.
+
+    A session serves one thread at a time, and the workers of an executor may be threads of one process.
+    """
+    return _of_thread(get_ident())
+
+
+@lru_cache(maxsize=MOST_THREADS)
+def _of_thread(thread: int) -> ProcessSession:
     return ProcessSession()

@@ -32,7 +32,7 @@ from ..simulation import choose_engine, estimated_effort
 from ..simulation.memory_check import memory_of
 from ..simulation.simulate import layout_of, simulate_scenario
 from ..study.pool import cores
-from ..study.process_session import of_this_process
+from ..study.process_session import of_this_thread
 from ..units import GB, GIB, TFLOP
 from .report import TIER_C, Predicted
 
@@ -141,7 +141,7 @@ def _run(text: str) -> Outcome | str:
     """The outcome of the scenario in a JSON text, or the reason of an error: errors do not pass between processes."""
     try:
         scenario = from_document(Document.of(json.loads(text)), Trust(typed=False))
-        run = simulate_scenario(scenario, allow_oom=True, long=True, session=of_this_process())
+        run = simulate_scenario(scenario, allow_oom=True, long=True, session=of_this_thread())
         return Outcome(run.metrics.step_time_s, run.step_time_interval_s[1], {kind: _fullest(kind, run.memory) for kind in KINDS})
     except SimulatorError as error:
         return error.faults[0].message if isinstance(error, UserError) else str(error).splitlines()[0]

@@ -141,9 +141,9 @@ def test_rows_that_share_a_session_have_the_outcomes_of_each_alone(monkeypatch: 
     ]
     texts = [text for one in cells if isinstance(text := training._described({**ROWS[0], **row(**{**SMALL, **one})})[0], str)]
     session = ProcessSession()
-    monkeypatch.setattr(training, "of_this_process", lambda: session)
+    monkeypatch.setattr(training, "of_this_thread", lambda: session)
     shared = [training._run(text) for text in texts]
-    monkeypatch.setattr(training, "of_this_process", lambda: None)
+    monkeypatch.setattr(training, "of_this_thread", lambda: None)
     assert shared == [training._run(text) for text in texts]
     assert len({repr(one) for one in shared}) == len(cells)
 
