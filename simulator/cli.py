@@ -85,7 +85,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
     if received and code == 0:  # other code may have swallowed the exception of the handler
-        on_stderr("stopped too late: all output was already written")
+        on_stderr("stopped: all output was written before, or is the best that was found until then")
         code = INTERRUPTED if received[0] == signal.SIGINT else TERMINATED
     gc.freeze()  # all objects end with the process: a last garbage collection would only take time
     if code == INTERRUPTED:  # after an interrupt within `exec`, as in the creation of a dataclass, `python -m` would raise again

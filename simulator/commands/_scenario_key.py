@@ -1,7 +1,8 @@
 """The hash of a scenario: of everything that its names refer to, of the files that it names, and of the version of the program.
 
-A result of another version is never used. Names are resolved once for all scenarios that contain them. Code is found as an import
-finds it, and read without being run; the files that the code itself imports or opens are not part of the hash.
+A result of another version is never used. Where a solver searches for the schedule, the version of the solver is a part of the
+hash. Names are resolved once for all scenarios that contain them. Code is found as an import finds it, and read without being
+run; the files that the code itself imports or opens are not part of the hash.
 """
 
 from __future__ import annotations
@@ -12,18 +13,23 @@ from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
 from importlib.machinery import PathFinder
+from importlib.metadata import version as version_of
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from ..config import catalog, user_code
 from ..config.document import Document, beside, dotted
 from ..config.named_parts import CODE, MAY_BE_PATHS, resolved
 from ..config.scenario import NAMED
 from ..config.shipped_fits import PROFILE
+from ..errors import UserError
 from ..files import read_bounded
 from ..study.program_version import version
 
 MOST_BYTES = 2**28
+SOLVER = "ortools"
+"""The package that searches for schedules with a certificate: without it they are the best of some known orders."""
 OF_NAMES = tuple(dict.fromkeys(part.place[0] for part in NAMED))
 
 
@@ -58,12 +64,22 @@ def _digest(document: Document) -> str:
 
 
 def of_files(document: Document) -> str:
-    """The hash of the files that fields of a document name: tables, shares, fabrics, profiles and code."""
-    digest = sha256()
+    """The hash of the files that fields of a document name (tables, shares, fabrics, profiles and code), and of its solver."""
+    digest = sha256(_solver_of(document.at(("plan", "schedule"))).encode())
     for name, path in _files(document):
         content = read_bounded(path, MOST_BYTES, "a file of a scenario") if Path(path).is_file() else b""
         digest.update(f"{name} {sha256(content).hexdigest()} ".encode())
     return digest.hexdigest()
+
+
+def _solver_of(schedule: Any) -> str:
+    """The version of the solver that searches for a schedule of the catalog; empty for other schedules."""
+    if not isinstance(schedule, str) or catalog.is_code(schedule) or catalog.is_table(schedule):
+        return ""
+    with suppress(UserError):  # there is no such schedule
+        if hasattr(catalog.module("schedules", schedule), "certificate"):
+            return f"{SOLVER} {version_of(SOLVER) if find_spec(SOLVER) else 'is not there'}"
+    return ""
 
 
 def _files(document: Document) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from time import monotonic
+from types import FrameType
 from typing import NamedTuple
 
 from . import _cp_sat as solver
@@ -132,10 +133,15 @@ def improve(search: Search) -> None:
 
 @contextmanager
 def _stops_on_ctrl_c(search: Search) -> Iterator[None]:
-    """Ends the enclosed work at Ctrl-C, and records it in the search even where the exception is swallowed."""
+    """Ends the enclosed work at Ctrl-C, and records it in the search even where the exception is swallowed.
 
-    def pressed(number: int, frame: object) -> None:
+    The handler from before is called too: a sweep must know that the schedule of a point is not what it would have been.
+    """
+
+    def pressed(number: int, frame: FrameType | None) -> None:
         search.interrupted = True
+        if callable(before):
+            before(number, frame)
         raise KeyboardInterrupt
 
     in_main_thread = threading.current_thread() is threading.main_thread()

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_start_method, parent_process
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from ..errors import SimulatorError, UserError, described, shown
@@ -75,7 +76,7 @@ class Pool:
         `tasks` may be exhausted and continue later (`Polled`): it is asked again after every result, which may have added tasks.
         """
         if self.executor is None:
-            return ((key, function(*arguments)) for key, (function, arguments) in tasks)
+            return ((key, _uninterrupted(function, arguments)) for key, (function, arguments) in tasks)
         return self._pooled(self.executor, tasks, ahead * self.number)
 
     def _pooled(self, executor: Executor, tasks: Iterator[tuple[Any, Call]], most: int) -> Iterator[tuple[Any, Any]]:
@@ -92,6 +93,28 @@ class Pool:
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def _uninterrupted(function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    """The result of a call in this process. Raises `KeyboardInterrupt` if Ctrl-C was pressed meanwhile, also where the call ends
+    all the same: a schedule that is searched for is then the best until that moment, and not what it would have been."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        return function(*arguments)
+    pressed: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        pressed.append(number)
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        result = function(*arguments)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+    return result
 
 
 @contextmanager

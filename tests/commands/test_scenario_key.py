@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.commands import _scenario_key
 from simulator.commands._scenario_key import ScenarioKeys
 from simulator.config.load import document_of
 from simulator.config.named_parts import CODE, MAY_BE_PATHS
@@ -95,6 +96,18 @@ def test_code_that_is_not_there_has_a_hash(name: str, tmp_path: Path) -> None:
     scenario = tmp_path / "scenario.yaml"
     scenario.write_text(SMALL.replace("tp: 2", f"tp: 2, schedule: '{name}'"), encoding="utf-8")
     assert key(scenario) == key(scenario)
+
+
+def test_the_solver_belongs_to_a_schedule_that_it_searches_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+    for here in (True, False, True):
+        monkeypatch.setattr(_scenario_key, "find_spec", lambda name, here=here: here)
+        monkeypatch.setattr(_scenario_key, "version_of", lambda name: "9")
+        for schedule in ("optimal", "zb-auto"):
+            (tmp_path / "scenario.yaml").write_text(SMALL.replace("tp: 2", f"tp: 2, schedule: {schedule}"), encoding="utf-8")
+            keys.append(key(tmp_path / "scenario.yaml"))
+    assert keys[:2] == keys[4:]
+    assert (keys[0] == keys[2], keys[1] == keys[3]) == (False, True)
 
 
 def test_a_table_of_a_space_that_has_changed_is_searched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

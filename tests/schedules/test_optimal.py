@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -291,6 +292,21 @@ def test_ctrl_c_keeps_the_best_so_far(after: float) -> None:
     assert certificate["status"] == "interrupted"
     assert not certificate["proven"]
     assert 0 < certificate["lower_bound"] < certificate["value"]
+
+
+def test_ctrl_c_is_told_to_the_handler_from_before() -> None:
+    """It stops the commands that go on with other work."""
+    search = _search.start_search(_job_shop.JobShop(2, ((1, 1), (1, 1), (1, 1)), 0, _job_shop.MemoryCap(4, 1, 0, 1), (0, 0)), 1.0)
+    told: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+    try:
+        with _search._stops_on_ctrl_c(search):
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("nothing stopped this")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert told == [signal.SIGINT]
+    assert search.interrupted
 
 
 def test_without_a_solver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +15,11 @@ import yaml
 import simulator as sim
 from simulator.errors import UserError
 from simulator.study.grid import grid
+from simulator.study.pool import Workers, opened
 
 from ..commandline import SMALL
 
+WAIT_S = 10.0
 SCENARIO: dict[str, Any] = yaml.safe_load(SMALL)
 
 
@@ -28,6 +34,24 @@ def test_a_row_for_every_combination_with_what_its_scenario_gives() -> None:
     assert row.peak_memory_bytes == one.peak_memory_bytes
     assert list(frame.status[4:]) == ["infeasible"] * 2
     assert "do not divide by tp x pp" in frame.reason[4]
+
+
+def swallowed() -> str:
+    """The work of a call that ends at Ctrl-C with the best that was found until then."""
+    with suppress(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(WAIT_S)
+    return "the best so far"
+
+
+def test_ctrl_c_ends_the_work_of_this_process_also_where_a_call_swallows_it() -> None:
+    before, done = signal.getsignal(signal.SIGINT), []
+    tasks = iter([(1, (str, ("one",))), (2, (swallowed, ())), (3, (str, ("three",)))])
+    with pytest.raises(KeyboardInterrupt), opened(Workers()) as pool:
+        done.extend(pool.answers(tasks, 1))
+    assert signal.getsignal(signal.SIGINT) is before
+    with opened(Workers()) as pool:
+        assert list(pool.answers(iter([(1, (str, ("one",)))]), 1)) == [(1, "one")]
 
 
 def test_what_does_not_fit_is_a_row_that_says_by_how_much() -> None:
