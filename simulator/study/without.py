@@ -176,7 +176,7 @@ class Counterfactual:
         return self._shares[kernel]
 
     def _mean_speeds(self, gone: frozenset[Cause]) -> list[float]:
-        """The mean speed of the kernels of each class of ranks.
+        """The mean speed of the kernels of each class of ranks; full speed where they run at the peak of the GPUs.
 
         Where a speed changes with time, it is the speed while kernels run, in the step without those of the causes that are
         removed before imbalance: a rank that waits for others while it is slow loses nothing, and in a shorter step other kernels
@@ -184,6 +184,8 @@ class Counterfactual:
         """
         expansion = self.result.engine_timeline.expansion
         profiles = [expansion.graph.profiles[number] for number in expansion.graph.speed_profile[: expansion.skeleton.ranks]]
+        if BELOW_PEAK in gone:
+            return [float(FULL_SPEED)] * len(profiles)
         if all(profile.steady for profile in profiles):
             return [float(profile.value[0]) for profile in profiles]
         before = gone & {*self.causes[: self.causes.index(IMBALANCE)]}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import simulator as sim
-from simulator.study.waterfall import LEFT, waterfall
+from simulator.study.waterfall import BUBBLE, LEFT, waterfall
 from simulator.study.without import BELOW_PEAK, IMBALANCE, LAUNCHES, OPTIMIZER, RECOMPUTATION, SLOWER_CLOCKS, Counterfactual
 from simulator.workload.framework import Overlaps
 
@@ -61,6 +61,17 @@ def test_a_slow_rank_is_imbalance_and_nothing_else() -> None:
     assert usual.step_s([]) < evened_s < slow.step_s([])
     assert evened_s - usual.step_s([]) == pytest.approx(usual.kernels_s([]) / 8, rel=0.05)
     assert usual.step_s([IMBALANCE]) == pytest.approx(usual.step_s([]), rel=1e-6)
+    for speed in (0.5, 1.5):
+        shown = waterfall(run_of(plan, sim.Perturb(rank=3, speed=speed)))
+        assert {bar.cause: bar.seconds for bar in shown.bars}[LEFT] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_bubble_is_no_longer_because_a_rank_is_slow() -> None:
+    """What is lost on the mean rank is lost against the peak."""
+    plan = {"tp": 1, "pp": 4, "dp": 2}
+    usual, slow = (waterfall(run_of(plan, *p)) for p in ([], [sim.Perturb(rank=3, speed=0.5)]))
+    bubble_s = [{bar.cause: bar.seconds for bar in shown.bars}[BUBBLE] for shown in (usual, slow)]
+    assert bubble_s[1] == pytest.approx(bubble_s[0], rel=1e-3)
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5])
