@@ -237,6 +237,7 @@ def _record(found: Found, options: dict[str, Any]) -> dict[str, Any]:
         "complete": found.complete,
         "winner": found.confirmed,
         "objective": found.search.aim.objective,
+        "steps": found.search.base.steps,
         "best": [_best(found, plan, options) for plan in found.best],
     }
 

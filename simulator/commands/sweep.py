@@ -85,7 +85,8 @@ def command(
     _write(frame, fields, output, (plot, ", ".join([Path(scenario).name, *settings])))
     if as_json:
         rows = frame.astype(object).where(frame.notna(), None).to_dict(orient="records")
-        print_json({"over": {axis.name: list(axis.values) for axis in found.axes}, "points": len(found), "rows": rows})
+        over_values = {axis.name: list(axis.values) for axis in found.axes}
+        print_json({"over": over_values, "points": len(found), "steps": effort.steps, "rows": rows})
         return
     _print(frame, fields)
     for file in filter(None, (output, plot)):

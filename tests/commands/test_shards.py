@@ -113,6 +113,7 @@ def test_first_steps_of_a_search_are_no_steps_of_a_long_run(searched: tuple[obje
     (plan, same) = brief.record["best"]
     assert plan["step_time_s"] == same["step_time_s"]
     assert ("first step" in brief.err, "first step" in long.err) == (True, False)
+    assert (brief.record["steps"], long.record["steps"]) == (1, None)
 
 
 def test_every_point_is_in_one_shard() -> None:

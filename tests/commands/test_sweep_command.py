@@ -98,6 +98,7 @@ def test_first_steps_and_steps_of_a_long_run_are_kept_apart(scenario: Path, tmp_
     long_s, brief_s, again_s = ([row["step_time_s"] for row in said.record["rows"]] for said in (long, brief, again))
     assert long_s == again_s != brief_s[:1] == brief_s[1:]
     assert ("first step" in brief.err, "first step" in long.err) == (True, False)
+    assert (brief.record["steps"], long.record["steps"]) == (1, None)
     shards = ("--output", tmp_path / "b.sqlite", "--workers", 1)
     for number in (1, 2):
         assert trainsim("sweep", scenario, *both, *shards, "--shard", f"{number}/2").code == 0
