@@ -7,7 +7,7 @@ pressed, the best order found so far is returned.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from importlib.util import find_spec
 from time import monotonic
@@ -81,10 +81,17 @@ def _until_ctrl_c(solver: Any, model: Any) -> tuple[Any, bool]:
         try:
             return running.result(), False
         except KeyboardInterrupt:
-            while not running.done():
-                solver.stop_search()
-                wait([running], timeout=0.1)
+            _stop(solver, running)
             return running.result(), True
+        except BaseException:  # SIGTERM: the program ends
+            _stop(solver, running)
+            raise
+
+
+def _stop(solver: Any, running: Future[Any]) -> None:
+    while not running.done():
+        solver.stop_search()
+        wait([running], timeout=0.1)
 
 
 class _Model:

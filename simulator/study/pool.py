@@ -149,6 +149,10 @@ def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
     with ProcessPoolExecutor(number, initializer=_start) as pool:
         try:
             yield pool
+        except BaseException:  # such as Ctrl-C: nobody waits for the calls in progress
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -292,6 +295,34 @@ def test_ctrl_c_keeps_the_best_so_far(after: float) -> None:
     assert certificate["status"] == "interrupted"
     assert not certificate["proven"]
     assert 0 < certificate["lower_bound"] < certificate["value"]
+
+
+def test_a_program_that_is_terminated_waits_for_no_solver() -> None:
+    class Ended(BaseException):
+        pass
+
+    class Slow:
+        def __init__(self) -> None:
+            self.stopped = threading.Event()
+
+        def solve(self, model: object) -> bool:
+            return self.stopped.wait(30)
+
+        def stop_search(self) -> None:
+            self.stopped.set()
+
+    def end(number: int, frame: object) -> None:
+        raise Ended
+
+    before, began = signal.signal(signal.SIGTERM, end), time.monotonic()
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    try:
+        with pytest.raises(Ended):
+            _cp_sat._until_ctrl_c(Slow(), None)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert time.monotonic() - began < 15
 
 
 def test_ctrl_c_is_told_to_the_handler_from_before() -> None:

@@ -54,6 +54,18 @@ def test_ctrl_c_ends_the_work_of_this_process_also_where_a_call_swallows_it() ->
         assert list(pool.answers(iter([(1, (str, ("one",)))]), 1)) == [(1, "one")]
 
 
+def test_ctrl_c_waits_for_no_call_of_another_process() -> None:
+    def interrupted() -> None:
+        with opened(Workers(2)) as pool:
+            for _ in pool.answers(iter([(1, (str, ("one",))), (2, (time.sleep, (3 * WAIT_S,)))]), 1):
+                raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - began < WAIT_S
+
+
 def test_what_does_not_fit_is_a_row_that_says_by_how_much() -> None:
     frame = sim.sweep(SCENARIO, ["model=llama3-405b"])
     with pytest.raises(sim.Infeasible) as failed:
