@@ -89,6 +89,8 @@ class Site:
     """The cost of launches; None for launches without cost."""
     sms: CommunicationSms | None = None
     """SMs that the framework reserves for communication that slows kernels beside it; None if it does not slow them."""
+    sms_times: float = 1.0
+    """What arithmetic loses beside communication, over the share of SMs that this holds."""
     routes: Cache | None = None
     """Cached routes of groups on this cluster."""
 
@@ -193,7 +195,7 @@ def _families(
         c, calls = program.communicators[names[0]], templates.calls[names[0]]
         ranks = np.concatenate([groups[name] for name in names])
         sharers = sum(other.library == c.library for other in program.communicators.values()) if c.library else 1
-        occupancy = Occupancy(site.sms, site.cluster, c, sharers)
+        occupancy = Occupancy(site.sms, site.cluster, c, sharers, site.sms_times)
         if c.axis == OFFLOAD:
             families[names] = HostFamily(ranks, gpus[ranks], calls, occupancy, degraded)
             continue

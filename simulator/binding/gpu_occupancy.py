@@ -26,6 +26,8 @@ class Occupancy:
     communicator: Communicator
     sharers: int
     """Number of communicators of the same library whose collectives run side by side in the same SMs."""
+    times: float = 1.0
+    """What arithmetic loses, over the share of SMs that a collective holds."""
 
     def parts(self, kind: str, algorithm: str, payload_bytes: int, gpus: Array, lasts_ns: int) -> tuple[int, int]:
         """The parts of the processors and of the bandwidth of memory that a collective takes from its ranks, in 2^-16.
@@ -39,7 +41,7 @@ class Occupancy:
         call = kind, algorithm, payload_bytes, self._place(gpus), library
         gpu = self.cluster.gpu
         rate = memory_traffic_bytes(*call) / lasts_ns * NS_PER_S
-        taken = sms(*call, self.given) / self.sharers / gpu.sms, rate / gpu.memory_bytes_per_s
+        taken = self.times * sms(*call, self.given) / self.sharers / gpu.sms, rate / gpu.memory_bytes_per_s
         cores, memory = (int(min(1.0, part) * FULL_SPEED) for part in taken)
         return cores, memory
 

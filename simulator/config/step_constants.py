@@ -68,6 +68,11 @@ def arithmetic() -> float:
     return step_constants()["arithmetic in a step"].value
 
 
+def beside_communication() -> float:
+    """What arithmetic loses beside communication, over the share of multiprocessors that this holds."""
+    return step_constants()["arithmetic beside communication"].value
+
+
 def model_error() -> float:
     """Log-standard deviation of predicted steps that the errors of kernels and collectives leave unexplained."""
     return step_constants()["model error"].value

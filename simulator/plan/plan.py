@@ -347,8 +347,8 @@ class Fidelity(Declared):
     ] = "sustained"
     calibration: Annotated[
         Literal["steps", "kernels"],
-        "steps: arithmetic takes longer than in a loop of its kernel, by one factor that was fitted to steps of single GPUs; "
-        "kernels: without this factor",
+        "steps: arithmetic takes longer than in a loop of its kernel, by a factor from steps of single GPUs, and loses more than "
+        "the multiprocessors of communication beside it, by one from published steps; kernels: without both",
     ] = "steps"
     boards: Annotated[
         Literal["slowest", "alike"],

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..config import catalog
 from ..config.scenario import Scenario
-from ..config.step_constants import model_error
+from ..config.step_constants import beside_communication, model_error
 from ..config.without_use import unused
 from ..errors import UserError
 from ..escape import Summarised
@@ -355,9 +355,12 @@ def _result_lines(run: Run) -> list[tuple[str, str]]:
 
 
 def _calibration(run: Run) -> str:
-    """The factor that was fitted to measured steps, where it applies."""
-    longer = run.prices.estimator.options.arithmetic - 1
-    return f"{longer:+.1%} on arithmetic, over kernels alone; fitted to steps of single GPUs" if longer else ""
+    """The factors that were fitted to measured steps, where they apply."""
+    fidelity, longer = run.scenario.fidelity, run.prices.estimator.options.arithmetic - 1
+    alone = f"{longer:+.1%} on arithmetic, over kernels alone; fitted to steps of single GPUs" if longer else ""
+    if fidelity.calibration != "steps" or fidelity.overlap != "slowed" or not run.metrics.slowed_s:
+        return alone
+    return f"{alone}; {beside_communication():g} times the SMs of communication beside it, to published steps"
 
 
 def _memory(run: Run) -> list[tuple[str, str]]:

@@ -238,7 +238,8 @@ def site_of(scenario: Scenario, prices: PricedKernels | None = None, session: Se
     cost: KernelCost = prices or prices_of(scenario)
     if scenario.framework.launch_blocking:
         cost, host = _after_launch(cost, ns(scenario.framework.kernel_s)), None
-    return Site(cluster, cost, uneven, perturbations, host, sms, session.routes(cluster))
+    times = step_constants.beside_communication() if scenario.fidelity.calibration == "steps" else 1.0
+    return Site(cluster, cost, uneven, perturbations, host, sms, times, session.routes(cluster))
 
 
 def _after_launch(cost: KernelCost, launch_ns: int) -> KernelCost:

@@ -10,7 +10,7 @@ import pytest
 
 import simulator as sim
 from simulator.binding.gpu_occupancy import Occupancy
-from simulator.config import feasible
+from simulator.config import feasible, step_constants
 from simulator.engine.task import CORES, FULL_SPEED, LEAST_SPEED, MEMORY
 from simulator.errors import UserError
 from simulator.program.operations import Communicator
@@ -19,7 +19,9 @@ from simulator.workload.framework import CommunicationSms, Framework
 
 from ..small_scenarios import bound, scenario, small_cluster, small_model
 
-SLOWED, FREE = sim.Fidelity("closed", "slowed"), sim.Fidelity("closed", "free")
+FREE = sim.Fidelity("closed", "free", calibration="kernels")
+SLOWED = sim.Fidelity("closed", "slowed", calibration="kernels")
+"""Arithmetic loses the share of SMs that communication holds, so that tests can do the sums."""
 BESIDE = sim.Plan(tp=4, overlap=sim.Overlap(tp=True))
 """Reduce-scatters of input gradients beside weight gradients."""
 EXPOSED = sim.Plan(tp=4, overlap=sim.Overlap(dp=False))
@@ -109,6 +111,26 @@ def test_t22_7_left_open_the_switch_depends_on_how_much_is_simulated_one_by_one(
     assert feasible.check(left_open).fidelity.overlap == chosen
     asked = replace(left_open, fidelity=replace(left_open.fidelity, overlap="free"))
     assert feasible.check(asked).fidelity.overlap == "free"
+
+
+def test_t22_8_arithmetic_loses_a_multiple_of_the_share_of_sms() -> None:
+    one, fitted = (bound(small(BESIDE, replace(SLOWED, calibration=by))).skeleton.tariff for by in ("kernels", "steps"))
+    times = step_constants.beside_communication()
+    assert times > 1
+    np.testing.assert_allclose(fitted.cores, np.minimum(one.cores * times, FULL_SPEED), atol=times)
+    np.testing.assert_array_equal(fitted.memory, one.memory)
+
+
+def test_t22_8_the_multiple_moves_what_runs_beside_communication_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = replace(SLOWED, calibration="steps")
+    beside, exposed = (small(plan, fitted).simulate() for plan in (BESIDE, EXPOSED))
+    monkeypatch.setattr(step_constants, "beside_communication", lambda: 1.0)
+    share, alone = (small(plan, fitted).simulate() for plan in (BESIDE, EXPOSED))
+    assert beside.metrics.slowed_s > share.metrics.slowed_s > 0
+    assert beside.metrics.step_time_s > share.metrics.step_time_s
+    assert exposed.metrics == alone.metrics
+    assert "communication beside it" in dict(beside.summary)["calibration"]
+    assert "beside" not in dict(exposed.summary)["calibration"]
 
 
 def test_memory_bound_kernels_lose_bandwidth_and_gemms_lose_sms() -> None:
