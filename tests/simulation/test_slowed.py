@@ -129,7 +129,7 @@ def test_t22_8_the_multiple_moves_what_runs_beside_communication_and_nothing_els
     assert beside.metrics.slowed_s > share.metrics.slowed_s > 0
     assert beside.metrics.step_time_s > share.metrics.step_time_s
     assert exposed.metrics == alone.metrics
-    assert "communication beside it" in dict(beside.summary)["calibration"]
+    assert "beside communication" in dict(beside.summary)["calibration"]
     assert "beside" not in dict(exposed.summary)["calibration"]
 
 
