@@ -38,6 +38,7 @@ class Variant:
 
 
 ONE_KERNEL = {name: True for name in asdict(Fusion()) if name not in ("bias_activation", "linear_cross_entropy")}
+FUSED = {"fusion": ONE_KERNEL, "single_tensors": False, "fp32_norms": False}
 NO_HOST = {
     "host": dict.fromkeys(("kernel", "compiled_kernel", "collective", "graph"), "0 us"),
     "cuda_graphs": False,
@@ -53,7 +54,7 @@ VARIANTS: Mapping[str, Variant] = {
     "free": Variant("compute slowed by communication beside it", {"fidelity": {"overlap": "free"}}),
     "exposed": Variant("overlap of dp, tp and pp: all exposed", {"plan": {"overlap": dict.fromkeys(("dp", "tp", "pp"), False)}}),
     "fa2": Variant("attention libraries: FlashAttention 2 everywhere", {"framework": {"attention": "flash_attention"}}),
-    "fused": Variant("kernels of eager frameworks: every operator fused", {"framework": {"fusion": ONE_KERNEL}}),
+    "fused": Variant("kernels of eager frameworks: every operator fused", {"framework": FUSED}),
     "dropout": Variant("dropout", {"framework": {"dropout": False}}),
     "launches": Variant("launch overhead: launches are free", {"framework": NO_HOST}),
     "kept": Variant("recomputation", {"plan": {"recompute": "none"}}),
