@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from simulator.config.document import Document
 from simulator.config.named_parts import Trust
 from simulator.config.scenario import from_document
-from simulator.config.step_constants import model_error
+from simulator.config.step_constants import model_error, step_constants
 from simulator.measurements.training_rows import scenario_of
 from simulator.validate import training
 from simulator.validate.report import compare_rows
@@ -139,14 +139,25 @@ def test_a_sample_is_spread_over_each_source() -> None:
 
 @cache
 def pages_made_anew() -> dict[Path, str]:
-    pages: dict[Path, str] = made.pages(rows.read(made.PREDICTIONS))
+    pages: dict[Path, str] = made.pages(stored())
     return pages
+
+
+def stored() -> Any:
+    return rows.read(made.PREDICTIONS)
 
 
 @pytest.mark.parametrize("path", made.TEXTS, ids=lambda path: path.name)
 def test_docs_accuracy_and_the_report_are_those_of_the_stored_predictions(path: Path) -> None:
     """`python results/validation/make.py` writes them anew."""
     assert path.read_text(encoding="utf-8") == pages_made_anew()[path]
+
+
+def test_what_arithmetic_loses_beside_communication_is_the_middle_of_what_halves_choose() -> None:
+    shipped, found = step_constants()["arithmetic beside communication"], made.accuracy_pages.beside.by_halves(stored())
+    assert (found.chosen[0], found.chosen[2]) == shipped.interval
+    assert found.chosen[1] == shipped.value
+    assert found.fitted < found.plain  # on the sources that were not used
 
 
 def test_a_row_is_told_apart_by_its_scenario() -> None:
