@@ -111,7 +111,8 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
         plan = replace(plan, recompute=usual.recompute if every == 1 else Recompute(usual.recompute, every=every))
     if plan.recomputation.scope == "selective" and (listed := _listed(scenario, usual.selective)):
         plan = replace(plan, recompute=replace(plan.recomputation, scope="none", ops=(*listed, *plan.recomputation.ops)))
-    if not plan.recomputation.words and (always := _listed(scenario, usual.always)):
+    stores_all = not plan.recomputation.words and not scenario.job.learns_in_part
+    if stores_all and (always := _listed(scenario, usual.always, keeping=True)):
         plan = replace(plan, recompute=Recompute(ops=always))
     if usual.early_stop and plan.recomputation.scope == "full" and plan.recomputation.early_stop is None:
         plan = replace(plan, recompute=replace(plan.recomputation, early_stop=True))
@@ -158,11 +159,11 @@ def _usual_sharding(scenario: Scenario) -> Kind:
     return usual if divides else "none"
 
 
-def _listed(scenario: Scenario, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names in the list that operators in the layers of the model have."""
+def _listed(scenario: Scenario, names: tuple[str, ...], *, keeping: bool = False) -> tuple[str, ...]:
+    """The names in the list that operators in the layers of the model have: with `keeping`, operators that keep an input."""
     model = scenario.model
     layers = (model.block.layer(model, batch=1, seq=1, element_bytes=1, number=number) for number in model.kinds.values())
-    known = {op.name for operators in layers for op in operators}
+    known = {op.name for operators in layers for op in operators if op.saved_bytes or not keeping}
     return tuple(name for name in names if name in known)
 
 

@@ -357,10 +357,10 @@ def _result_lines(run: Run) -> list[tuple[str, str]]:
 def _calibration(run: Run) -> str:
     """The factors that were fitted to measured steps, where they apply."""
     fidelity, longer = run.scenario.fidelity, run.prices.estimator.options.arithmetic - 1
-    alone = f"{longer:+.1%} on arithmetic, fitted to steps of single GPUs" if longer else ""
+    alone = f"{longer:+.1%} on arithmetic, by steps of single GPUs" if longer else ""
     if fidelity.calibration != "steps" or fidelity.overlap != "slowed" or not run.metrics.slowed_s:
         return alone
-    return f"{alone}; beside communication {beside_communication():g} times its SMs, to published steps"
+    return f"{alone}; beside communication it loses {beside_communication():g} times the SMs held, by published steps"
 
 
 def _memory(run: Run) -> list[tuple[str, str]]:

@@ -75,6 +75,26 @@ def test_t9_17_not_where_the_plan_recomputes(recompute: Any) -> None:
     assert [op.name for op in kernels(of(recompute, NORMS))] == [op.name for op in kernels(of(recompute))]
 
 
+@pytest.mark.parametrize("job", [{"frozen_layers": 1}, {"lora": sim.Lora(rank=8)}])
+def test_t9_17_not_where_parameters_do_not_learn(job: dict[str, Any]) -> None:
+    chosen = sim.framework({"plan": {"always": NORMS}})
+    batch = sim.Job(sequence_length=TOKENS, global_batch=1, **job)
+    plan = sim.Plan(recompute="none")
+    frozen = scenario(small_model(LAYERS), small_cluster(1, gpus_per_node=1), plan, batch, framework=chosen)
+    assert not with_usual_plan(frozen).plan.recomputation.ops
+    assert with_usual_plan(frozen).simulate().metrics.step_time_s > 0
+
+
+@pytest.mark.parametrize("kind", ["one_norm", "two_norms"])
+def test_t9_17_not_operators_that_keep_no_input(kind: str) -> None:
+    chosen = sim.framework({"plan": {"always": NORMS}})
+    job, plan = sim.Job(sequence_length=TOKENS, global_batch=1), sim.Plan(recompute="none")
+    parallel = small_model(LAYERS, parallel_mlp=kind)
+    described = scenario(parallel, small_cluster(1, gpus_per_node=1), plan, job, framework=chosen)
+    assert with_usual_plan(described).plan.recomputation.ops == ("attention_norm",)
+    assert with_usual_plan(described).simulate().metrics.step_time_s > 0
+
+
 def test_t9_17_repeated_norms_cast_again_and_keep_16_bits() -> None:
     wide = of(always=NORMS, fp32_norms=True)
     repeated = [op.name for op in kernels(wide) if op.name.endswith(".again") and op.layer == 1]
