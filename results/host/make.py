@@ -41,6 +41,13 @@ decoder whose step waits for its host on an H200 and an H100: {there} ms there a
 the geometric mean. Other layers are taken to be slower there by the same factor. `host.kernel` of a profile is the time of a
 layer, divided by the number of kernels that are simulated for it, which is less than that of real software.
 """
+COLLECTIVES = """A call of `torch.distributed.all_reduce` takes {here:.1f} us here, from Python to the group of ranks, and so {there:.0f} us there.
+NCCL itself, which is not in it, launches a kernel and records and waits for some events; it is assumed to take as long again:
+{collective:.0f} us for `host.collective` of all profiles of PyTorch. (Layers of Megatron-LM between two ranks whose all-reduce returns at
+once take 2 to 4 us longer per all-reduce here than the same layers of one rank.)
+"""
+NCCL = 2.0
+"""What a collective takes over the call of PyTorch alone: assumed."""
 CAVEATS = """- The two hosts are virtual machines with Xeon processors of about 2023, and differ from their mean by {apart:.0%}.
   Hosts of 2021 and 2022 are taken to be as fast. No step of another source has a part in these numbers.
 - The oldest PyTorch that installs beside Python 3.11 is 1.13, of 2022.
@@ -77,6 +84,11 @@ def pace() -> float:
     """How many times as long the hosts of our GPUs take as the CPU of layers.csv."""
     there_ms = geometric_mean(float(row["step_time_s"]) * MS_PER_S for row in steps())
     return there_ms / float(measured_ms()["decoder", ""]["kept_ms"])
+
+
+def collective_us() -> float:
+    """What a host of our GPUs takes to launch a collective."""
+    return NCCL * float(measured_ms()["all-reduce", ""]["kept_ms"]) * pace() * US_PER_S / MS_PER_S
 
 
 def launches(scenario: dict[str, object], profile: str) -> int:
@@ -132,8 +144,10 @@ def main() -> None:
     lines = [INTRODUCTION.format(there=there, here=here_ms, pace=pace())]
     lines += ["| profile | measured | ms here | kernels simulated | us per kernel |", "|---|---|---|---|---|"]
     lines += [f"| {t.profile} | {t.of} | {t.here_ms:.3f} | {t.kernels} | {t.kernel_us:.0f} |" for t in host_times()]
+    call_us = float(measured_ms()["all-reduce", ""]["kept_ms"]) * US_PER_S / MS_PER_S
+    lines += ["", COLLECTIVES.format(here=call_us, there=call_us * pace(), collective=collective_us())]
     apart = (there_ms[-1] / there_ms[0]) ** 0.5 - 1
-    lines += ["", CAVEATS.format(apart=apart, kept=fmean(share_kept()))]
+    lines += [CAVEATS.format(apart=apart, kept=fmean(share_kept()))]
     with atomic(HERE / "report.md") as temporary:
         temporary.write_text("\n".join(lines), encoding="utf-8")
 

@@ -1,6 +1,7 @@
 """Measures how long a host takes to launch a transformer layer, on a CPU, with tensors of a few elements.
 
     python results/host/measure.py decoder
+    python results/host/measure.py all-reduce
     python results/host/measure.py megatron DIR --commit v2.5
     python results/host/measure.py megatron-deepspeed DIR --commit 131bd43
 
@@ -8,7 +9,8 @@ runs one implementation in this interpreter, which needs PyTorch, and writes its
 NVIDIA/Megatron-LM or bigscience-workshop/Megatron-DeepSpeed; the latter also needs the package deepspeed. Their layers run
 as they are. A fused CUDA extension is replaced by the one operator of PyTorch that computes the same, and the state of
 the GPU's random numbers, which they save and restore, by a tensor of its size. With so few elements a kernel takes almost no
-time, so that the time is that of Python, PyTorch and autograd. What a driver takes to launch a kernel is not in it.
+time, so that the time is that of Python, PyTorch and autograd. What a driver takes to launch a kernel is not in it, nor what NCCL
+does: an all-reduce goes to PyTorch's group of ranks that do not exist, which returns at once.
 """
 
 from __future__ import annotations
@@ -55,6 +57,20 @@ def decoder() -> dict[str, float]:
     builder.weight = lambda *sizes: torch.randn(sizes).requires_grad_(True)
     torch.bfloat16 = torch.float32
     return {"kept_ms": least_ms(builder.step(Decoder(12, WIDTH, HEADS, HEADS, WIDTH, 64, TOKENS, 1)))}
+
+
+def all_reduce() -> dict[str, float]:
+    """A thousandth of a thousand calls of `torch.distributed.all_reduce`, as from Megatron's and other layers."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    group, x = torch.distributed.new_group([0, 1]), torch.randn(TOKENS, 1, WIDTH)
+
+    def thousand() -> None:
+        for _ in range(1000):
+            torch.distributed.all_reduce(x, group=group)
+
+    return {"kept_ms": least_ms(thousand) / 1000}
 
 
 def module(name: str, **functions: Any) -> None:
@@ -222,18 +238,19 @@ def write(row: dict[str, str], found_ms: dict[str, float]) -> None:
     with TABLE.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows([*rows, row | {name: f"{value:.3f}" for name, value in found_ms.items()}])
+        writer.writerows([*rows, row | {name: f"{value:.{3 if value > 0.1 else 5}f}" for name, value in found_ms.items()}])
 
 
 def main() -> None:
     """Measures the implementation that the command line names."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("layer", choices=("decoder", "megatron", "megatron-deepspeed"))
+    parser.add_argument("layer", choices=("decoder", "all-reduce", "megatron", "megatron-deepspeed"))
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--commit", default="")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    found = decoder() if asked.layer == "decoder" else megatron(asked.folder, deepspeed=asked.layer == "megatron-deepspeed")
+    alone = {"decoder": decoder, "all-reduce": all_reduce}.get(asked.layer)
+    found = alone() if alone else megatron(asked.folder, deepspeed=asked.layer == "megatron-deepspeed")
     cpu = next(line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").open() if line.startswith("model name"))
     versions = {"torch": str(torch.__version__), "python": platform.python_version()}
     write({"layer": asked.layer, "commit": asked.commit, **versions, "cpu": cpu}, found)

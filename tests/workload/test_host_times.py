@@ -22,6 +22,11 @@ def test_other_profiles_of_pytorch_take_the_time_of_the_decoder() -> None:
     assert framework("megatron-core-2025").host.kernel_s == framework(made.DECODER).host.kernel_s
 
 
+@pytest.mark.parametrize("profile", sorted({*FOUND, "megatron-core-2025", "torchtitan-2025"}))
+def test_collectives_take_what_was_measured_of_a_call(profile: str) -> None:
+    assert framework(profile).host.collective_s * US_PER_S == pytest.approx(made.collective_us(), abs=0.5)
+
+
 def test_a_host_of_the_decoder_takes_what_was_timed() -> None:
     """The number of kernels times the time per kernel is the mean of the two steps: nothing is counted twice."""
     decoder = FOUND[made.DECODER]
@@ -32,3 +37,4 @@ def test_the_report_is_of_today() -> None:
     report = (made.HERE / "report.md").read_text(encoding="utf-8")
     for found in FOUND.values():
         assert f"| {found.kernels} | {found.kernel_us:.0f} |" in report
+    assert f"{made.collective_us():.0f} us for `host.collective`" in " ".join(report.split())
