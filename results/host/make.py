@@ -41,10 +41,10 @@ decoder whose step waits for its host on an H200 and an H100: {there} ms there a
 the geometric mean. Other layers are taken to be slower there by the same factor. `host.kernel` of a profile is the time of a
 layer, divided by the number of kernels that are simulated for it, which is less than that of real software.
 """
-COLLECTIVES = """A call of `torch.distributed.all_reduce` takes {here:.1f} us here, from Python to the group of ranks, and so {there:.0f} us there.
-NCCL itself, which is not in it, launches a kernel and records and waits for some events; it is assumed to take as long again:
-{collective:.0f} us for `host.collective` of all profiles of PyTorch. (Layers of Megatron-LM between two ranks whose all-reduce returns at
-once take 2 to 4 us longer per all-reduce here than the same layers of one rank.)
+COLLECTIVES = """A call of `torch.distributed.all_reduce` takes {here:.1f} us here, from Python to the group of ranks, and so
+{there:.0f} us there. NCCL itself, which is not in it, launches a kernel and records and waits for some events; it is assumed to
+take as long again: {collective:.0f} us for `host.collective` of all profiles of PyTorch. (Layers of Megatron-LM between two ranks
+whose all-reduce returns at once take 2 to 4 us longer per all-reduce here than the same layers of one rank.)
 """
 NCCL = 2.0
 """What a collective takes over the call of PyTorch alone: assumed."""

@@ -16,6 +16,7 @@ from ..kernels import FP32_BYTES, UNFUSED, Attention, Gemm, Kernel, Part, Rowwis
 from ..workload.blocks.dense import BlockOp
 from ..workload.framework import Framework, Fusion
 from .chunked_head import in_chunks
+from .separate_projections import sums_of_input_gradients
 
 Layered = tuple[int, BlockOp]
 """(layer within the stage or -1, operator)."""
@@ -204,6 +205,8 @@ def _pieces(op: BlockOp, framework: Framework, tp: int, dtype: str) -> list[Bloc
     if isinstance(kernel, Attention) and framework.repeated_keys and kernel.kv_heads < kernel.heads:
         *copies, whole = _repeated(op, kernel)
         return [*copies, *_pieces(whole, framework, tp, dtype)]
+    if isinstance(kernel, Gemm):
+        return [*sums_of_input_gradients(op, kernel, framework), op]
     if isinstance(kernel, Attention) and framework.attention == UNFUSED:
         return _attention(op, kernel, framework, tp, dtype)
     if op.name in PERMUTATIONS and not framework.fusion.permutation:

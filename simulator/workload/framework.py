@@ -19,6 +19,7 @@ Narrow = Annotated[NarrowFormat, Noun("format of eight or four bits")]
 WholeParameters = Annotated[Literal["zero1", "zero2"], Noun("kind of sharding that leaves parameters whole")]
 Sms = Limits(ge=0, le=64)
 Metric = Literal["loss", "fused_loss", "accuracy", "perplexity"]
+Projections = Annotated[Literal["attention", "mlp"], Noun("block that projects one input by several layers")]
 HostWait = Literal["forward", "backward", "inputs", "loss"]
 
 
@@ -261,6 +262,11 @@ class Framework(Declared):
         "whether keys and values are copied for every head that shares them, before attention, as by repeat_kv of Llama's code; "
         "ranks of a ring exchange the copies",
     ] = False
+    separate_projections: Annotated[
+        tuple[Projections, ...],
+        "blocks that project one input by several layers, attention to queries, keys and values, or mlp to gate and value, whose "
+        "gradients of that input are added up by kernels of their own; else these layers are one",
+    ] = ()
     gradients: Annotated[
         Literal["fp32", "bf16", "fp16", "by-dtype"],
         "number format of accumulating and reducing gradients; by-dtype: fp16 for jobs in fp16, else fp32, as in Megatron-LM",

@@ -218,6 +218,7 @@ CASES: dict[str, Case] = {
     "framework.launch_blocking": Case(True, {**HOST, "plan.overlap": {"dp": False, "tp": False, "pp": False}}),
     "framework.gathered_inputs": Case(True),
     "framework.repeated_keys": Case(True, {"model.kv_heads": 4}),
+    "framework.separate_projections": Case(["attention"]),
     "framework.p2p_scatter_gather": Case(True, {"plan.sequence_parallel": False}),
     "framework.gradients": Case("bf16"),
     "framework.gathered_gradients": Case("bf16", FSDP),

@@ -201,6 +201,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "launch_blocking": (software(host=SLOW_HOST, overlap=Overlaps(dp=False, pp=False)), True),
         "gathered_inputs": (software(), True),
         "repeated_keys": (replace(software(), model=replace(software().model, kv_heads=4)), True),
+        "separate_projections": (software(), ("mlp",)),
         "p2p_scatter_gather": (without_sequence_parallelism(), True),
         "gradients": (software(), "bf16"),
         "gathered_gradients": (gathering(), "bf16"),
