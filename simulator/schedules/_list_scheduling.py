@@ -9,9 +9,9 @@ a rank idles as long as its idle time does not exceed that of the rank that idle
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from itertools import cycle
+from itertools import accumulate, cycle
 from math import inf, lcm
 from typing import NamedTuple
 
@@ -93,6 +93,36 @@ def best_outcome(first: Outcome, others: Iterable[Outcome]) -> Outcome:
         if other.span <= first.span and other.makespan <= first.makespan:
             first = other if other.times != first.times else first
     return first
+
+
+def executed(orders: Sequence[Sequence[Slot]], lengths: Ticks) -> Outcome:
+    """The outcome of given orders of F, I and W with a stage on each rank, where every slot starts as soon as it can. Memory is
+    counted in halves of an activation: two from the F on, one from the I to the W."""
+    ranks, states = len(orders), RankStates(lengths, len(orders))
+    ends: dict[Slot, int] = {}
+    left = [deque(order) for order in orders]
+    while any(left):
+        for rank, waiting in enumerate(left):
+            while waiting and (ready := _ready(waiting[0], ends, ranks, lengths.crossing)) is not None:
+                slot = waiting.popleft()
+                ends[slot] = states.run_weight(rank) if slot.kind == "W" else states.run(rank, slot, ready)
+    held = (accumulate(HALVES[slot.kind] for slot in order) for order in orders)
+    return states.outcome()._replace(held=max(max(of) for of in held))
+
+
+HALVES = {"F": 2, "I": -1, "W": -1}
+"""Change of a rank's memory by a slot, in halves of an activation."""
+
+
+def _ready(slot: Slot, ends: Mapping[Slot, int], ranks: int, crossing: int) -> int | None:
+    """The time at which the input of a slot arrives; None if the slot that makes it has not run."""
+    kind, stage, microbatch = slot
+    if kind == "W" or (kind == "F" and not stage):
+        return 0
+    of_rank = kind == "I" and stage == ranks - 1
+    before = Slot("F" if of_rank else kind, stage if of_rank else stage + (1 if kind == "I" else -1), microbatch)
+    end = ends.get(before)
+    return end if end is None or of_rank else end + crossing
 
 
 class RankStates:

@@ -3,8 +3,9 @@
 Every rank runs some F ahead, then F and I alternately. W fill the gaps: those that fit, those that a rank must run to stay
 within its memory, and those that keep a rank from idling more than any other rank. Three choices have no best answer: how many
 F run ahead, whether a rank delays an F while the next rank has enough inputs, and whether a rank ever idles while a W could
-run. All combinations are tried, and the shortest span is kept, then the shortest makespan, then the least memory. Last, the
-ranks that idled less may idle as long as the rank that idled most, if that helps.
+run. All combinations are tried, and the orders of ZB-H1 and ZB-H2 if they fit into the memory. The shortest span is kept, then
+the shortest makespan, then the least memory. Last, the ranks that idled less may idle as long as the rank that idled most, if
+that helps.
 
 An activation counts whole from its F on; its I and its W free one half each. `shape.memory_limit` x P is never exceeded.
 With M <= P and a limit of 1 or more the makespan is (M + P - 1)(F + I) + W for equal stages without latency. Reference: Qi et
@@ -13,14 +14,15 @@ al., arXiv 2401.10241, section 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import floor
 from typing import Any, NamedTuple
 
 from ..errors import OutsideDomain
 from ..program.slot import Shape, Slot
-from ._list_scheduling import Outcome, RankStates, Ticks, best_outcome, ticks
+from . import zb_h1, zb_h2
+from ._list_scheduling import Outcome, RankStates, Ticks, best_outcome, executed, ticks
 
 CHUNKS = 1
 COST_AWARE = True
@@ -62,14 +64,19 @@ def allowed(shape: Shape, parts: int = 1) -> int:
 
 def orders(shape: Shape) -> Sequence[Sequence[Slot]]:
     lengths, halves = ticks(shape), allowed(shape, WHOLE)
-    first = min(
-        (OrderBuilder(lengths, shape, halves, choices).outcome() for choices in CHOICES),
-        key=lambda found: (found.times, found.held),
-    )
+    built = (OrderBuilder(lengths, shape, halves, choices).outcome() for choices in CHOICES)
+    known = (found for found in _known(lengths, shape) if found.held <= halves)
+    first = min((*built, *known), key=lambda found: (found.times, found.held))
     most = max(first.idle)
     headroom = [most - idle for idle in first.idle]
     others = (OrderBuilder(lengths, shape, halves, choices, headroom).outcome() for choices in CHOICES if choices.idles)
     return best_outcome(first, others).orders
+
+
+def _known(lengths: Ticks, shape: Shape) -> Iterator[Outcome]:
+    """The orders of other schedules that hold W back by a fixed number of microbatches."""
+    for schedule in (zb_h1, zb_h2) if shape.microbatches >= 2 * shape.ranks else (zb_h1,):
+        yield executed([list(schedule.order(rank, shape)) for rank in range(shape.ranks)], lengths)
 
 
 def in_flight(rank: int, shape: Shape) -> int:

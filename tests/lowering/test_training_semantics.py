@@ -172,6 +172,43 @@ def test_t2_5_tied_embeddings_are_all_reduced_between_the_ends() -> None:
     assert "embedding" not in set(frame(free, 0).stream)
 
 
+def zero_bubble(**plan: Any) -> Run:
+    """Four stages in the order of ZB-H1, with a table that the first and the last hold."""
+    chosen = {"tp": 1, "pp": 4, "dp": 1, "schedule": "zb-h1", "optimizer": "post-validated", **plan}
+    return run_of(chosen, model=small_model(tied_embeddings=True), job=sim.Job(256, 8 * chosen["dp"], 1))
+
+
+def test_t2_8_a_tied_table_is_summed_beside_the_last_weight_gradients() -> None:
+    run = zero_bubble()
+    summed = [rows[rows.stream == "embedding"].iloc[0] for rows in (frame(run, rank) for rank in (0, 3))]
+    assert summed[0].start_ns == summed[1].start_ns
+    for rank, head in ((0, "embedding.wgrad"), (3, "logits.wgrad")):
+        rows = frame(run, rank)
+        after = rows[(rows.phase == "W") & (rows.start_ns >= rows[rows.phase == "I"].end_ns.max())]
+        of_layers = after.block.str.startswith("layer")
+        table = after[~of_layers]
+        assert set(table.microbatch) == set(after.microbatch)
+        assert table.end_ns.max() <= after[of_layers].start_ns.min()
+        assert table.block.str.contains(head).any()
+        assert summed[0].start_ns >= table.end_ns.max()
+    first = frame(run, 0)
+    assert summed[0].start_ns < first[first.phase == "W"].start_ns.max(), "weight gradients run beside the sum"
+
+
+def test_t2_8_the_same_kernels_run_in_another_order() -> None:
+    early, late = zero_bubble(), zero_bubble(dp=2)
+    for rank, twin in ((0, 0), (3, 6)):
+        own, other = (rows[(rows.phase == "W") & (rows.stream == "compute")] for rows in (frame(early, rank), frame(late, twin)))
+        assert sorted(own.block) == sorted(other.block)
+        assert list(own.block) != list(other.block)
+
+
+def test_t2_8_replicas_reduce_the_table_before() -> None:
+    run = zero_bubble(dp=2)
+    rows = frame(run, 6)
+    assert rows[rows.stream == "embedding"].start_ns.min() >= rows[rows.phase == "W"].end_ns.max()
+
+
 def test_t3_1_every_optimizer_waits_for_all_reductions() -> None:
     run = run_of({"tp": 2, "pp": 2, "dp": 2})
     everything = run.timeline.to_pandas()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -168,6 +169,18 @@ def test_zb_auto_keeps_to_any_limit(shape: Shape) -> None:
 @settings(max_examples=20)
 def test_v_shapes_keep_to_their_memory(name: str, shape: Shape) -> None:
     assert peak(_keeps_its_word(name, shape)) <= most_alive(name, shape.ranks)
+
+
+@given(shapes(1))
+@example(Shape(16, 48, durations=Durations(10.2, 10.8, 11.8, comm=0.6)))
+@example(Shape(16, 48, memory_limit=2, durations=Durations(10.2, 10.8, 11.8, comm=0.6)))
+def test_zb_auto_is_never_longer_than_schedules_that_hold_weight_gradients_back(shape: Shape) -> None:
+    auto = evaluate(lay_out(catalog.module("schedules", "zb_auto"), shape))
+    for name in ("zb_h1", "zb_h2"):
+        with suppress(OutsideDomain):
+            known = evaluate(lay_out(catalog.module("schedules", name), shape))
+            if peak(known, "peak_half") <= shape.memory_limit * shape.ranks:
+                assert span(auto) <= span(known) * (1 + 1e-9)
 
 
 def test_zb_auto_refuses_less_than_one_microbatch() -> None:

@@ -21,6 +21,7 @@ from ...program.operations import COMPUTE, AnyOp, Collective, Communicator, Comp
 from ...program.program import END, EXPERTS, LAST, Body, Bucket, Key, Program, Step, bucket_of, first_forward
 from ...workload.optimizer import CLIP, Optimizer, Piece
 from ...workload.optimizer import NORM as READ_FOR_NORM
+from .early_table import COMPUTED, computes_table_first, table_first
 
 DP = Communicator("dp", "dp", ("dp", REPLICAS, "cp"))
 EDP = Communicator("edp", "dp", ("edp", REPLICAS))
@@ -93,6 +94,9 @@ def data_parallel(program: Program, plan: DataParallel) -> Program:
         buckets = parameters_by_stage(program, rank)
         late: Buckets = buckets
         reduced: list[Key] = []
+        tied = ends if apart and rank in embedded | headed else None
+        if tied and all(replica_count(program, stage, plan.replicas) == 1 for stage in buckets):
+            steps = table_first(steps, bodies)
         if plan.overlaps:
             late = _unfinished_table(steps, program, buckets) if plan.tied_parameters and not apart else {}
             ready = {stage: {b: n for b, n in of.items() if b not in late.get(stage, ())} for stage, of in buckets.items()}
@@ -100,7 +104,7 @@ def data_parallel(program: Program, plan: DataParallel) -> Program:
         waits = (*(dict(step.outputs)[LAST] for step in steps[-1:]), *reduced)
         tail = [*_late_reductions(rank, late, waits, program, plan)]
         waits = tuple(step.outputs[0][1] for step, _ in tail) or waits
-        tail += _end(rank, waits, buckets, ends if apart and rank in embedded | headed else None, plan)
+        tail += _end(rank, waits, buckets, tied, plan, early=computes_table_first(steps))
         bodies.update({step.body: body for step, body in tail})
         orders.append((*steps, *(step for step, _ in tail)))
     return replace(program, bodies=bodies, orders=tuple(orders))
@@ -230,15 +234,17 @@ def _late_reductions(
 
 
 def _end(
-    rank: int, waits: tuple[Key, ...], buckets: Buckets, tied: Communicator | None, plan: DataParallel
+    rank: int, waits: tuple[Key, ...], buckets: Buckets, tied: Communicator | None, plan: DataParallel, *, early: bool
 ) -> Iterator[tuple[Step, Body]]:
     """The steps of a rank after the reduction of its gradients: the sum of a tied table, the norm, the optimizer."""
     if tied:
         # The whole table at once: the two ranks divide their shares of the optimizer differently.
         table_bytes = plan.tied_parameters * plan.gradient_bytes
         sync = _reduction("tied embedding", table_bytes, tied, Purpose.REDUCE_TIED_TABLE)
-        yield Step("reduce embedding", "reduce", after=waits, outputs=((END, (REDUCED, "embedding")),)), Body((sync,))
-        waits = ((REDUCED, "embedding"),)
+        summed = (REDUCED, "embedding")
+        after = (COMPUTED,) if early else waits
+        yield Step("reduce embedding", "reduce", after=after, outputs=((END, summed),)), Body((sync,))
+        waits = (*waits, summed) if early else (summed,)
     parameters = sum(sum(of.values()) for of in buckets.values())
     if plan.clips:
         read = _elementwise((READ_FOR_NORM,), parameters, plan, Purpose.CLIP)

@@ -102,12 +102,16 @@ def _waiting(steps: tuple[Step, ...], rank: int, layout: Layout, bodies: dict[st
         exchanged.setdefault(before[-1] if before else None, []).extend(new)
     awaited = {key for of in exchanged.values() for step in of for key in step.after if key[0] == ENDED}
     posted = len(receives)
+    last = {(step.phase, step.stage, step.microbatch): at for at, step in enumerate(steps)}  # a slot may be of several steps
     yield from steps[:posted]
     yield from exchanged.pop(None, ())
-    for step in steps[posted:]:
+    for at, step in enumerate(steps[posted:], posted):
         if step.phase == SEND and (step.after[0][0], step.stage, step.microbatch) in sent:
             continue
         slot = (step.phase, step.stage, step.microbatch)
+        if at != last[slot]:
+            yield step
+            continue
         ended = _end_key(slot)
         yield step._replace(outputs=(*step.outputs, (END, ended))) if ended in awaited else step
         yield from exchanged.get(slot, ())
