@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import lcm
+from typing import Any
 
 from ..frozen import replace
 from ..plan.plan import Plan
@@ -60,9 +61,11 @@ def lower(
     framework: Framework,
     steps: int | None = 1,
     slots: Sequence[Program] = (),
+    whole_slots: bool = False,
 ) -> Program:
     """The hardware-free program of `steps` training steps, or (None) from one gradient norm to the next, per role.
 
+    With `whole_slots` every slot is one step, as a sample of the slots has it that counts memory or times slots.
     `dp` ranks, including context-parallel ones, hold the same parameters and reduce their gradients. `slots` may be the result
     of `lower_slots` for the same plan and another number of microbatches; no operation is then lowered twice.
     """
@@ -70,7 +73,8 @@ def lower(
         slots = [replace(program, orders=steps_of(layout, names_of(layout, program))) for program in slots]
     else:
         slots = lower_slots(model, plan, job, layout, dp=dp, framework=framework)
-    programs = [_lowered(of, model, plan, job, layout, dp=dp, framework=framework, steps=steps) for of in slots]
+    options: dict[str, Any] = {"dp": dp, "framework": framework, "steps": steps, "whole_slots": whole_slots}
+    programs = [_lowered(of, model, plan, job, layout, **options) for of in slots]
     return joined(programs, "cp", [(position,) for position in range(plan.cp)]) if len(programs) > 1 else programs[0]
 
 
@@ -115,7 +119,16 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
 
 
 def _lowered(
-    slots: Program, model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, steps: int | None
+    slots: Program,
+    model: Model,
+    plan: Plan,
+    job: Job,
+    layout: Layout,
+    *,
+    dp: int,
+    framework: Framework,
+    steps: int | None,
+    whole_slots: bool,
 ) -> Program:
     """The program of every pipeline rank from its slots."""
     overlap, sharding = plan.overlap.over(framework.overlap), plan.full_sharding
@@ -132,6 +145,7 @@ def _lowered(
         update=job.full_optimizer.pieces(element_bytes, fused=framework.fusion.optimizer),
         clips=job.gradient_clipping is True,
         each=sharding.reduce == "each",
+        whole_slots=whole_slots,
     )
     program = data_parallel(units(slots, sharding.unit), replicas)
     state = _sharded_state(model, plan, job, framework, dp, reduced_bytes)

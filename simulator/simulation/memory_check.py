@@ -69,7 +69,7 @@ def _account(scenario: Scenario, layout: Layout, slots: Slots, kept: Cache) -> A
     terms, of = terms_of(scenario, layout), (scenario.model, unblocked, job, layout.sampled)
     options: dict[str, Any] = {"dp": dp, "framework": derived.software(scenario)}
     key = *of, *options.values(), terms
-    return kept.of(key, lambda: Account(lower(*of, **options, slots=slots()), terms))
+    return kept.of(key, lambda: Account(lower(*of, **options, slots=slots(), whole_slots=True), terms))
 
 
 def slots_of(scenario: Scenario, layout: Layout, kept: Cache | None = None) -> tuple[Program, ...]:

@@ -17,7 +17,7 @@ from ..engine.replay import with_fixed_durations
 from ..lowering.lower import lower
 from ..lowering.passes.quantise import weights_cast_before
 from ..program.layout import Layout
-from ..program.slot import WEIGHT_GRADIENT, Durations, Shape, Slot, looped
+from ..program.slot import Durations, Shape, Slot, looped
 from ..schedules._vocabulary import with_vocabulary
 from ..units import seconds
 
@@ -30,22 +30,22 @@ def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) 
     layout = _one_microbatch(schedule, replace(shape, microbatches=1, splits=1))
     layout = with_vocabulary(layout, scenario.plan.vocabulary) if scenario.plan.shares_vocabulary else layout
     whole = replace(derived.placed(scenario), splits=1, sharding="none", overlap=replace(scenario.plan.overlap, pp=True))
-    program = weights_cast_before(lower(scenario.model, whole, scenario.job, layout, dp=1, framework=derived.software(scenario)))
+    software = derived.software(scenario)
+    lowered = lower(scenario.model, whole, scenario.job, layout, dp=1, framework=software, whole_slots=True)
+    program = weights_cast_before(lowered)
     bound = bind(program, derived.mesh_of(scenario), replace(site, perturbations=(), sms=None), gpus=derived.gpus_of(scenario))
     expansion = fold(bound.skeleton)
     times = heap.simulate(with_fixed_durations(expansion.graph))
     lasts_s: dict[tuple[str, int], float] = {}
     for role, labels in enumerate(bound.labels):
         which = int(np.flatnonzero(expansion.skeleton.program == role)[0])
-        of_role_s: dict[tuple[str, int], float] = {}
         rows = np.flatnonzero(~labels.is_launch)
         tasks, number = expansion.tasks_of(which)[rows], labels.step[rows]
         for begin, end in pairwise(np.flatnonzero(np.diff(number, prepend=-1, append=-1)).tolist()):
             step, own = labels.steps[int(number[begin])], tasks[begin:end]
             lasted_ns = int(times.arrival_ns[own].max() - times.start_ns[own].min())
-            slot, lasted_s, before_s = (step.phase, step.stage), seconds(lasted_ns), of_role_s.get((step.phase, step.stage), 0.0)
-            of_role_s[slot] = before_s + lasted_s if step.phase == WEIGHT_GRADIENT else max(before_s, lasted_s)
-        lasts_s |= {slot: max(lasts_s.get(slot, 0.0), lasted_s) for slot, lasted_s in of_role_s.items()}
+            slot = step.phase, step.stage
+            lasts_s[slot] = max(lasts_s.get(slot, 0.0), seconds(lasted_ns))
     forward, input_gradient, weight_gradient = (tuple(lasts_s[kind, s] for s in range(shape.stages)) for kind in "FIW")
     crossing = max((lasted_s for (phase, _), lasted_s in lasts_s.items() if phase == "send"), default=0.0)
     return Durations(forward, input_gradient, weight_gradient, comm=crossing)

@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 
 import simulator as sim
+from simulator.config.derived import schedule_shape
 from simulator.fabrics.policy import policy_on
 from simulator.metrics.idle import BUBBLE, BUSY, OPTIMIZER, exposed
 from simulator.program.operations import Compute
 from simulator.simulation.run import Run
-from simulator.simulation.simulate import program_of
+from simulator.simulation.simulate import program_of, site_of
+from simulator.simulation.slot_durations import slot_durations
 
 from ..small_scenarios import scenario, small_cluster, small_model
 
@@ -201,6 +203,15 @@ def test_t2_8_the_same_kernels_run_in_another_order() -> None:
         own, other = (rows[(rows.phase == "W") & (rows.stream == "compute")] for rows in (frame(early, rank), frame(late, twin)))
         assert sorted(own.block) == sorted(other.block)
         assert list(own.block) != list(other.block)
+
+
+def test_t2_8_memory_and_durations_are_those_of_whole_slots() -> None:
+    early, late = zero_bubble(), zero_bubble(dp=2)
+    assert [of.activations_bytes for of in early.memory] == [of.activations_bytes for of in late.memory]
+    scenario = early.scenario
+    lasts_s = slot_durations(scenario, scenario.schedule, schedule_shape(scenario), site_of(scenario)).weight_gradient
+    assert isinstance(lasts_s, tuple)
+    assert lasts_s[1] == lasts_s[2] < min(lasts_s[0], lasts_s[3]), "slots of the ends include the table"
 
 
 def test_t2_8_replicas_reduce_the_table_before() -> None:

@@ -72,6 +72,8 @@ class DataParallel:
     """Whether gradients are read for their norm, and scaled."""
     each: bool = False
     """Whether every backward pass reduces gradients, not only the last backward pass of each stage."""
+    whole_slots: bool = False
+    """Whether every slot is one step."""
 
 
 def data_parallel(program: Program, plan: DataParallel) -> Program:
@@ -95,7 +97,7 @@ def data_parallel(program: Program, plan: DataParallel) -> Program:
         late: Buckets = buckets
         reduced: list[Key] = []
         tied = ends if apart and rank in embedded | headed else None
-        if tied and all(replica_count(program, stage, plan.replicas) == 1 for stage in buckets):
+        if tied and not plan.whole_slots and all(replica_count(program, stage, plan.replicas) == 1 for stage in buckets):
             steps = table_first(steps, bodies)
         if plan.overlaps:
             late = _unfinished_table(steps, program, buckets) if plan.tied_parameters and not apart else {}
