@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from simulator.config.derived import schedule_shape
 from simulator.fabrics.policy import policy_on
 from simulator.metrics.idle import BUBBLE, BUSY, OPTIMIZER, exposed
 from simulator.program.operations import Compute
+from simulator.program.slot import Exchange, Shape, Slot
 from simulator.simulation.run import Run
 from simulator.simulation.simulate import program_of, site_of
 from simulator.simulation.slot_durations import slot_durations
@@ -212,6 +215,31 @@ def test_t2_8_memory_and_durations_are_those_of_whole_slots() -> None:
     lasts_s = slot_durations(scenario, scenario.schedule, schedule_shape(scenario), site_of(scenario)).weight_gradient
     assert isinstance(lasts_s, tuple)
     assert lasts_s[1] == lasts_s[2] < min(lasts_s[0], lasts_s[3]), "slots of the ends include the table"
+
+
+def test_t2_8_an_exchange_behind_one_of_these_slots_is_behind_all_of_it() -> None:
+    """Gradients that a schedule of one's own sends after a W leave once, when all weight gradients of that slot have ended."""
+
+    def order(rank: int, shape: Shape) -> Iterator[Slot]:
+        passes = [Slot(kind, rank, m) for kind in "FI" for m in range(shape.microbatches)]
+        return iter([*passes, *(Slot("W", rank, m) for m in range(shape.microbatches))])
+
+    def exchanges(rank: int, shape: Shape) -> list[Exchange]:
+        every = range(shape.microbatches)
+        return (
+            [Exchange(Slot("F", 0, m), (Slot("F", 0, m),)) for m in every]
+            if not rank
+            else [Exchange(Slot("W", 1, 1), tuple(Slot("I", 1, m) for m in every))]
+        )
+
+    mine = SimpleNamespace(order=order, exchanges=exchanges, __name__="mine")
+    run = zero_bubble(tp=2, pp=2, schedule=mine, overlap=sim.Overlap(pp=False))
+    last = frame(run, 2)
+    sent = last[last.kind == "send"]
+    before = last[(last.phase == "W") & (last.microbatch == 1)]
+    assert sorted(sent.microbatch) == list(range(8))
+    assert (sent.start_ns == before.end_ns.max()).any()
+    assert (sent.start_ns >= before.end_ns.max()).all()
 
 
 def test_t2_8_replicas_reduce_the_table_before() -> None:
