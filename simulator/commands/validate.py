@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Predict every row of FILE, a .csv or .csv.gz of measurements, and show how far off each source is.
 
-    Kernels and collectives take seconds. Each row of training is a run: on two cores the rows that ship take two to four minutes,
-    and a thousand rows eight or more. --save keeps finished rows.
+    Kernels and collectives take seconds. Each row of training is a run: on two cores the rows that ship take one to four minutes,
+    and a thousand rows two to eight. --save keeps finished rows.
 
     Without FILE the published training runs that ship are predicted (`trainsim catalog published`). Rows that cannot be predicted
     are listed with line and reason. The prediction of a row never uses its measurement. An `interval` of --json extends two
