@@ -16,6 +16,7 @@ from ..kernels import FP32_BYTES, UNFUSED, Attention, Gemm, Kernel, Part, Rowwis
 from ..workload.blocks.dense import BlockOp
 from ..workload.framework import Framework, Fusion
 from .chunked_head import in_chunks
+from .repeated_keys import with_repeated_keys
 from .separate_projections import sums_of_input_gradients
 
 Layered = tuple[int, BlockOp]
@@ -203,7 +204,7 @@ def _pieces(op: BlockOp, framework: Framework, tp: int, dtype: str) -> list[Bloc
     """The kernels that a framework runs for an operator."""
     kernel, kind = op.forward, _kind(op)
     if isinstance(kernel, Attention) and framework.repeated_keys and kernel.kv_heads < kernel.heads:
-        *copies, whole = _repeated(op, kernel)
+        *copies, whole = with_repeated_keys(op, kernel)
         return [*copies, *_pieces(whole, framework, tp, dtype)]
     if isinstance(kernel, Gemm):
         return [*sums_of_input_gradients(op, kernel, framework), op]
@@ -245,20 +246,6 @@ def _permuted(op: BlockOp) -> list[BlockOp]:
     whole = _rowwise(op.forward)
     rows_bytes = whole.rows * whole.columns * int(whole.element_bytes) if op.name == UNPERMUTE else 0
     return _split(replace(op, saved_bytes=op.saved_bytes + rows_bytes), *PERMUTATIONS[op.name])
-
-
-def _repeated(op: BlockOp, few: Attention) -> Iterator[BlockOp]:
-    """Attention with keys and values of their own for every head, after the kernels that copy them; the backward pass adds up the
-    gradients of the heads that share them. Attention keeps the copies."""
-    tokens, width, shares = few.batch * few.seq, few.element_bytes, few.kv_heads / few.heads
-    for name, depth in zip(("keys", "values"), few.widths, strict=True):
-        copied = Rowwise("repeat", tokens, few.heads * depth, width, (1 + shares) * width)
-        yield BlockOp(f"{op.name}_repeated_{name}", copied, Split.INNER, replace(copied, op="sum"))
-    back = op.input_gradient
-    back = replace(back, kv_heads=few.heads) if isinstance(back, Attention) else back
-    more_bytes = tokens * (few.heads - few.kv_heads) * sum(few.widths) * width
-    whole = replace(few, kv_heads=few.heads)
-    yield replace(op, forward=whole, input_gradient=back, saved_bytes=op.saved_bytes + more_bytes)
 
 
 def _of_logits(loss: BlockOp, framework: Framework) -> list[BlockOp]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import lcm
-from typing import Any
 
 from ..frozen import replace
 from ..plan.plan import Plan
@@ -65,16 +64,16 @@ def lower(
 ) -> Program:
     """The hardware-free program of `steps` training steps, or (None) from one gradient norm to the next, per role.
 
-    With `whole_slots` every slot is one step, as a sample of the slots has it that counts memory or times slots.
     `dp` ranks, including context-parallel ones, hold the same parameters and reduce their gradients. `slots` may be the result
-    of `lower_slots` for the same plan and another number of microbatches; no operation is then lowered twice.
+    of `lower_slots` for the same plan and another number of microbatches; no operation is then lowered twice. With `whole_slots`
+    every slot is one step, as is needed to count the memory of slots and to time them.
     """
     if slots and not (plan.shares_vocabulary or plan.offloading.activations):  # the passes of both change steps too
         slots = [replace(program, orders=steps_of(layout, names_of(layout, program))) for program in slots]
     else:
         slots = lower_slots(model, plan, job, layout, dp=dp, framework=framework)
-    options: dict[str, Any] = {"dp": dp, "framework": framework, "steps": steps, "whole_slots": whole_slots}
-    programs = [_lowered(of, model, plan, job, layout, **options) for of in slots]
+    programs = [_lowered(of, model, plan, job, layout, dp=dp, framework=framework, whole_slots=whole_slots) for of in slots]
+    programs = [between_norms(program) if steps is None else repeat(program, steps) for program in programs]
     return joined(programs, "cp", [(position,) for position in range(plan.cp)]) if len(programs) > 1 else programs[0]
 
 
@@ -119,18 +118,9 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
 
 
 def _lowered(
-    slots: Program,
-    model: Model,
-    plan: Plan,
-    job: Job,
-    layout: Layout,
-    *,
-    dp: int,
-    framework: Framework,
-    steps: int | None,
-    whole_slots: bool,
+    slots: Program, model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, whole_slots: bool
 ) -> Program:
-    """The program of every pipeline rank from its slots."""
+    """The program of one training step of every pipeline rank, from its slots."""
     overlap, sharding = plan.overlap.over(framework.overlap), plan.full_sharding
     element_bytes, gradient_bytes = job.element_bytes, framework.gradient_bytes(job)
     reduced_bytes = _reduced_bytes(plan, job, framework)
@@ -160,8 +150,7 @@ def _lowered(
     program = cast_weights(program, narrow) if narrow else program
     sent_bytes = _sent_bytes(model, plan, job, layout, framework)
     program = _pipelined(program, layout, sent_bytes, plan.tp if _in_shares(plan, framework) else 1, beside=overlap.pp)
-    program = side_by_side(program) if plan.exchanges_beside_compute(framework.overlap) else program
-    return between_norms(program) if steps is None else repeat(program, steps)
+    return side_by_side(program) if plan.exchanges_beside_compute(framework.overlap) else program
 
 
 def quantisation(plan: Plan, job: Job, framework: Framework, dp: int) -> Quantisation | None:

@@ -8,6 +8,7 @@ from collections import Counter
 from .source import Module, modules
 
 FILE_LINES = 400
+FILE_BYTES = 1 << 20
 FUNCTION_LINES = 60
 FUNCTION_LINES_P90 = 30
 CLASS_LINES = 200

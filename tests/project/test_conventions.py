@@ -264,6 +264,12 @@ def test_lines_of_the_page_are_no_longer_than_those_of_modules() -> None:
     assert not [f"{file.name}:{number}" for file, (number, line) in lines if len(line) > longest]
 
 
+def test_no_file_is_large() -> None:
+    """Version control keeps every version of every file for good, also of one that was added by mistake."""
+    large = ((path, (ROOT / path).stat().st_size) for path in project_files())
+    refuse(f"{path}: {count:,} bytes, at most {size.FILE_BYTES:,}" for path, count in large if count > size.FILE_BYTES)
+
+
 def test_no_file_speaks_of_one_machine() -> None:
     """No absolute path of somebody's machine, and no package registry by name, in any file of the project."""
     path = re.compile(r"(?<![\w.\-~}>])/(?:work|root|home|Users)/")
