@@ -24,6 +24,8 @@ ROUNDED = 1 << 36
 """Ticks of the longest duration otherwise: so few that the last bits of a float, which change with the unit of the durations,
 hardly ever change a tick."""
 TOLERANCE = 1e-13
+HALVES = {"F": 2, "I": -1, "W": -1}
+"""Change of a rank's memory by a slot, in halves of an activation."""
 
 
 class Ticks(NamedTuple):
@@ -108,10 +110,6 @@ def executed(orders: Sequence[Sequence[Slot]], lengths: Ticks) -> Outcome:
                 ends[slot] = states.run_weight(rank) if slot.kind == "W" else states.run(rank, slot, ready)
     held = (accumulate(HALVES[slot.kind] for slot in order) for order in orders)
     return states.outcome()._replace(held=max(max(of) for of in held))
-
-
-HALVES = {"F": 2, "I": -1, "W": -1}
-"""Change of a rank's memory by a slot, in halves of an activation."""
 
 
 def _ready(slot: Slot, ends: Mapping[Slot, int], ranks: int, crossing: int) -> int | None:
