@@ -70,11 +70,18 @@ def microbatches(scenario: Scenario) -> int:
 
 
 def software(scenario: Scenario) -> Framework:
-    """The framework, without what the GPU lacks."""
-    framework = scenario.framework
-    if not framework.low_precision.any_layout or scenario.cluster.gpu.reads_any_layout:
+    """The framework, without what the GPU lacks, and without overlap that it does not have in the format of the job."""
+    framework, dtype = scenario.framework, scenario.job.dtype
+    recipe, overlap = framework.low_precision, framework.overlap
+    if overlap.tp == "decomposed" and dtype in recipe.whole_gemms:
+        overlap = replace(overlap, tp=True)
+    if overlap.parameter_gather and dtype in recipe.late_gathers:
+        overlap = replace(overlap, parameter_gather=False)
+    if recipe.any_layout and not scenario.cluster.gpu.reads_any_layout:
+        recipe = replace(recipe, any_layout=False)
+    if overlap is framework.overlap and recipe is framework.low_precision:
         return framework
-    return replace(framework, low_precision=replace(framework.low_precision, any_layout=False))
+    return replace(framework, overlap=overlap, low_precision=recipe)
 
 
 def flop_of_step(scenario: Scenario) -> float:

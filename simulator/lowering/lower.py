@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import lcm
 
 from ..frozen import replace
+from ..kernels import NARROW_BYTES
 from ..plan.plan import Plan
 from ..program.layout import Layout
 from ..program.program import Program
@@ -158,9 +159,11 @@ def quantisation(plan: Plan, job: Job, framework: Framework, dp: int) -> Quantis
     if not job.narrow:
         return None
     divided = _ranks_of_group(plan) or dp
-    anew = Replicas(divided, plan.copies_of_experts(divided)).several(plan.full_sharding.regathers)
+    replicas, recipe = Replicas(divided, plan.copies_of_experts(divided)), framework.low_precision
+    anew = replicas.several(plan.full_sharding.regathers)
+    arriving = replicas.several(plan.full_sharding.kind != "none" and recipe.gathers_narrow(job.dtype))
     shares = plan.tp if plan.uses_sequence_parallel else 1
-    return Quantisation(job.dtype, framework.low_precision, job.element_bytes, shares, anew, framework.gathered_inputs)
+    return Quantisation(job.dtype, recipe, job.element_bytes, shares, anew, arriving, framework.gathered_inputs)
 
 
 def _tokens(plan: Plan, job: Job, layout: Layout) -> int:
@@ -222,6 +225,8 @@ def _sharded_state(model: Model, plan: Plan, job: Job, framework: Framework, dp:
         master_bytes=FP32_BYTES if has_master else job.element_bytes,
         whole_tensors=framework.whole_tensors and sharding.kind == "zero1",
         weights_beside_master=framework.weights_beside_master,
+        in_place_gathers=framework.in_place_gathers,
+        narrow_bytes=NARROW_BYTES[job.dtype] if framework.low_precision.gathers_narrow(job.dtype) else 0.0,
     )
 
 

@@ -75,8 +75,8 @@ class Terms:
     """Bytes of a frozen parameter."""
     narrow_bytes: tuple[float, float] = (0.0, 0.0)
     """Bytes of the copies of a weight in a narrow format that are kept for a whole step: outside of experts, and of experts."""
-    narrow_alone: bool = False
-    """Whether these copies take the place of the parameter."""
+    narrow_parameter_bytes: float = 0.0
+    """Bytes of a weight that exists in a narrow format alone; 0 if weights exist in 16 bits."""
     in_buckets: tuple[bool, bool] = (False, False)
     """Whether buckets hold gradients a second time: of the parameters outside of experts, and of experts."""
 
@@ -86,17 +86,21 @@ def static_items(ops: Sequence[AnyOp], terms: Terms) -> Iterator[Item]:
     kernels = [op for op in ops if isinstance(op, Compute)]
     learning, frozen = ([op for op in kernels if op.frozen is frozen] for frozen in (False, True))
     shards, of_experts = terms.shards, terms.expert_shards
-    narrow = [op for op in kernels if isinstance(op.kernel, Gemm) and op.kernel.dtype and terms.narrow_bytes[op.expert]]
-    alone = {op.operator for op in narrow} if terms.narrow_alone else ()
+    narrow = [op for op in kernels if isinstance(op.kernel, Gemm) and op.kernel.dtype]
+    alone = {op.operator for op in narrow} if terms.narrow_parameter_bytes else ()
     weights = "weights" if terms.parameter_bytes < FP32_BYTES else "fp32 weights"
     on_gpu = ((weights, terms.parameter_bytes, learning), ("frozen weights", terms.frozen_parameter_bytes, frozen))
     for words, each_bytes, of_kind in () if terms.offload.parameters else on_gpu:
         wide = [op for op in of_kind if op.operator not in alone]
         for of, parameters, ranks in _parts(wide, shards.parameters, of_experts.parameters):
             yield _per_parameter(Holding.PARAMETERS, f"{words}{of}", each_bytes, parameters, ranks)
+    on_gpu_alone = alone and not terms.offload.parameters
+    for of, parameters, ranks in _parts(narrow, shards.parameters, of_experts.parameters) if on_gpu_alone else ():
+        what = f"weights in a narrow format{of}"
+        yield _per_parameter(Holding.PARAMETERS, what, terms.narrow_parameter_bytes, parameters, ranks)
     for expert, of in ((False, ""), (True, " of experts")):
         parameters = sum(op.parameters for op in narrow if op.expert is expert)
-        yield _per_parameter(Holding.PARAMETERS, f"weights in a narrow format{of}", terms.narrow_bytes[expert], parameters, 1)
+        yield _per_parameter(Holding.PARAMETERS, f"narrow copies of weights{of}", terms.narrow_bytes[expert], parameters, 1)
     for size_bytes, units in Counter(op.kept_bytes for op in ops if op.kept_bytes).items():
         yield Item(Holding.GATHERED, "units that stay", f"{size_bytes:,} bytes x {counted(units, 'unit')}", size_bytes * units)
     for of, parameters, ranks in _parts(learning, shards.gradients, of_experts.gradients):

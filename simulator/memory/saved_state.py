@@ -23,7 +23,9 @@ def saved_bytes(program: Program, terms: Terms, ranks: int, expert_ranks: int, c
     """Bytes that a checkpoint of a program holds. Its parameters are divided among `ranks`, those of experts among
     `expert_ranks`, and the pipeline holds every stage `copies` times. Copies of the table of the embedding are not saved again;
     the head has one if it shares the table (`tied`)."""
-    whole = replace(terms, shards=Shards(), expert_shards=Shards(), offload=Offload(), narrow_bytes=(0.0, 0.0))
+    whole = replace(
+        terms, shards=Shards(), expert_shards=Shards(), offload=Offload(), narrow_parameter_bytes=0.0, narrow_bytes=(0.0, 0.0)
+    )
     total = 0
     for rank in range(program.ranks):
         forward = {step.stage: program.bodies[step.body].ops for step in program.orders_of(rank)[0] if step.phase == FORWARD}

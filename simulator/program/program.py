@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ..frozen import replace
-from ..kernels import Split
+from ..kernels import Gemm, Split
 from .operations import AnyOp, Collective, Communicator, Compute, Op, Transfer
 
 Key = tuple[str | int, ...]
@@ -68,6 +68,15 @@ class Body:
                 for of in (all_of_them,) if op.frozen else (learning, all_of_them):
                     of[bucket_of(op)] = of.get(bucket_of(op), 0) + op.parameters
         return learning, all_of_them
+
+    @cached_property
+    def narrow_parameters_by_bucket(self) -> Mapping[Bucket, int]:
+        """Number of parameters of each bucket that belong to GEMMs in the narrow format of the job."""
+        found = dict[Bucket, int]()
+        for op in self.ops:
+            if isinstance(op, Compute) and op.parameters and isinstance(op.kernel, Gemm) and op.kernel.dtype:
+                found[bucket_of(op)] = found.get(bucket_of(op), 0) + op.parameters
+        return found
 
     @cached_property
     def calls(self) -> tuple[tuple[str, type[Op]], ...]:

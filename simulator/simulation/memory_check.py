@@ -100,8 +100,7 @@ def least_state_bytes(scenario: Scenario) -> float:
     shards, of_own = plan.full_sharding.shards(replicas), plan.full_sharding.shards(plan.copies_of_experts(replicas))
     learns = not scenario.job.learns_in_part
     element_bytes = 0.0 if offload.parameters else float(scenario.job.element_bytes)
-    if scenario.job.dtype in NARROW_BYTES and _has_narrow_parameters(scenario):
-        element_bytes = min(element_bytes, NARROW_BYTES[scenario.job.dtype])
+    element_bytes = min(element_bytes, _narrow_parameter_bytes(scenario) or element_bytes)
     gradient_bytes = 0 if _copies_every_gradient(scenario) else scenario.framework.gradient_bytes(scenario.job) * learns
     on_gpus = 1 - offload.optimizer_fraction if offload.optimizer else 1.0
     moment_bytes = scenario.job.full_optimizer.moments_of(matrix=True).size_bytes * learns * on_gpus
@@ -139,7 +138,7 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
         optimizer=optimizer,
         frozen_parameter_bytes=scenario.job.element_bytes,
         narrow_bytes=_narrow_bytes(scenario),
-        narrow_alone=_has_narrow_parameters(scenario),
+        narrow_parameter_bytes=0.0 if is_master else _narrow_parameter_bytes(scenario),
         in_buckets=in_buckets,
     )
 
@@ -147,12 +146,18 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
 def _narrow_bytes(scenario: Scenario) -> tuple[float, float]:
     """Bytes of the copies of a weight in the narrow format of the job: outside of experts, and of experts."""
     narrow = quantisation(scenario.plan, scenario.job, derived.software(scenario), derived.replicas(scenario))
-    return (narrow.kept_bytes(expert=False), narrow.kept_bytes(expert=True)) if narrow else (0.0, 0.0)
+    if narrow is None:
+        return 0.0, 0.0
+    beside = _narrow_parameter_bytes(scenario)
+    outside, of_experts = (max(0.0, narrow.kept_bytes(expert=expert) - beside) for expert in (False, True))
+    return outside, of_experts
 
 
-def _has_narrow_parameters(scenario: Scenario) -> bool:
-    """Whether parameters of linear layers exist in the narrow format of the job alone."""
-    return scenario.job.dtype in scenario.framework.low_precision.narrow_parameters and not scenario.plan.full_sharding.gathers
+def _narrow_parameter_bytes(scenario: Scenario) -> float:
+    """Bytes of a weight that exists in the narrow format of the job alone; 0 if weights exist in 16 bits."""
+    dtype, recipe = scenario.job.dtype, scenario.framework.low_precision
+    gathered_wide = scenario.plan.full_sharding.gathers and not recipe.gathers_narrow(dtype)
+    return NARROW_BYTES[dtype] if recipe.narrow_alone(dtype) and not gathered_wide else 0.0
 
 
 def _copies_every_gradient(scenario: Scenario) -> bool:

@@ -124,6 +124,16 @@ class LowPrecision(Declared):
     narrow_dispatch: Annotated[
         bool, "whether dispatches of DeepEP carry the narrow format, as in DeepSeek's own software; else 16 bits"
     ] = False
+    whole_gemms: Annotated[
+        tuple[Narrow, ...],
+        "formats whose GEMMs are not cut into pieces: where overlap.tp is decomposed, their tensor-parallel collectives run "
+        "beside GEMMs of the backward pass only, such as [nvfp4]",
+    ] = ()
+    late_gathers: Annotated[
+        tuple[Narrow, ...],
+        "formats in which, with a sharded optimizer, the first layer waits for all parameters, whatever overlap.parameter_gather "
+        "is",
+    ] = ()
     any_layout: Annotated[
         bool,
         "whether fp8 GEMMs read operands in the layout that they have, without transposed copies, on GPUs that can: Blackwell "
@@ -134,6 +144,15 @@ class LowPrecision(Declared):
     def keeps_narrow_inputs(self) -> bool:
         """Whether the weight gradient uses the narrow copy of the input from the forward GEMM."""
         return self.weight_gradients and self.keeps_narrow
+
+    def gathers_narrow(self, dtype: str) -> bool:
+        """Whether ranks gather weights in a narrow format: where they exist in it alone, and its scale is one per tensor. Blocks
+        have scales along one dimension, and are made of 16 bits for both."""
+        return dtype == "fp8" and self.narrow_alone(dtype)
+
+    def narrow_alone(self, dtype: str) -> bool:
+        """Whether weights exist in a narrow format alone; those that every pass casts exist in 16 bits."""
+        return dtype in self.narrow_parameters and self.cached_weights
 
     def keeps_originals(self, dtype: str) -> bool:
         """Whether a linear layer keeps no narrow copy of an input that another operator keeps, with the scales of a format."""
@@ -294,6 +313,11 @@ class Framework(Declared):
         bool,
         "whether with fsdp and hsdp a rank keeps its share of the parameters in the training dtype beside the master copy in "
         "fp32, as Megatron-FSDP does; else the master copy only, as FSDP2 of PyTorch does",
+    ] = False
+    in_place_gathers: Annotated[
+        bool,
+        "whether with zero3, fsdp and hsdp passes use gathered parameters where the gather has written them, as Megatron-FSDP "
+        "does; else a kernel copies them first, as in FSDP2 of PyTorch",
     ] = False
     fp32_norms: Annotated[bool, "whether the input of every norm is cast to fp32 by a kernel of its own"] = False
     fp32_logits: Annotated[bool, "whether logits are cast to fp32 by a kernel of their own, before loss and metrics"] = False

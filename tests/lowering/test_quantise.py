@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -26,7 +26,8 @@ recipes = st.builds(
     LowPrecision,
     scaling=st.sampled_from(["delayed", "current"]),
     shared_scales=st.sampled_from(["none", "tp", "replicas"]),
-    **{n: st.booleans() for n in LowPrecision.__dataclass_fields__ if n not in ("formats", "scaling", "shared_scales")},
+    **{name: st.sampled_from([(), ("fp8",), ("nvfp4",)]) for name in ("narrow_parameters", "whole_gemms", "late_gathers")},
+    **{of.name: st.booleans() for of in fields(LowPrecision) if of.default in (True, False)},
 )
 plans = st.builds(sim.Plan, tp=st.sampled_from([1, 2]), pp=st.just(2), schedule=st.sampled_from(["1f1b", "zb-h1"]))
 NOTHING_FUSED = LowPrecision(norm_casts=False)

@@ -45,6 +45,8 @@ class Quantisation:
     """Number of ranks that share the tokens between divided layers."""
     gathered_anew: OfParameters = (False, False)
     """Whether every pass gathers weights again, and so must cast them again."""
+    gathered_narrow: OfParameters = (False, False)
+    """Whether weights are gathered in the narrow format: each rank has cast its share when it updated it."""
     gathered_inputs: bool = False
     """Whether column layers keep their inputs as gathered."""
 
@@ -158,7 +160,11 @@ class _Caster:
         return op.part is Part.FORWARD and bool(_gemm(op).dtype) and not self.formats.casts_in_every_pass(op)
 
     def _weights(self, op: Compute) -> Iterator[AnyOp]:
-        casts = self._casts(op, "weights", _gemm(op).k, _gemm(op).n, 1 + self.formats.transposes)
+        rows, columns, transposes = _gemm(op).k, _gemm(op).n, self.formats.transposes
+        casts = self._casts(op, "weights", rows, columns, 1 + transposes)
+        if self.formats.gathered_narrow[op.expert]:
+            transpose = self._extra(op, "weights", rows, columns, 2 * self.formats.width, "transpose")
+            casts = iter((transpose,) if transposes else ())
         return (replace(cast, purpose=Purpose.CAST_WEIGHTS, rows_of_variants=()) for cast in casts)
 
     def _collective(self, op: Collective) -> None:

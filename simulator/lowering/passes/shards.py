@@ -62,6 +62,15 @@ class ShardedState:
     """Whether a rank owns whole tensors, and broadcasts them when it has updated them."""
     weights_beside_master: bool = False
     """Whether a rank also keeps parameters in the training dtype, where PyTorch's FSDP keeps only the master copy."""
+    in_place_gathers: bool = False
+    """Whether passes use gathered parameters where the gather has written them, without a copy."""
+    narrow_bytes: float = 0.0
+    """Bytes of an element of weights that are gathered in the narrow format of the job; 0 where they are gathered in 16 bits."""
+
+    def gathered_bytes(self, parameters: int, narrow: int) -> int:
+        """Bytes of gathered parameters, of which some are weights in the narrow format of the job."""
+        spared_bytes = narrow * (self.element_bytes - self.narrow_bytes) if self.narrow_bytes else 0
+        return parameters * self.element_bytes - int(spared_bytes)
 
     @property
     def ranks(self) -> int:

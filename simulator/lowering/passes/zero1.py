@@ -36,11 +36,14 @@ def zero1(program: Program, state: ShardedState) -> Program:
         gathers = []
         if state.whole_tensors:
             gathers = [*_broadcasts(program, rank, update, state, bodies)]
-        for stage in () if state.whole_tensors else first_forward(steps):
+        first = {} if state.whole_tensors else first_forward(steps)
+        for stage in first:
             shared = {b: n for b, n in buckets[stage].items() if replica_count(program, stage, state.replicas, b) > 1}
             if shared:
                 groups = {bucket: state.group(replicas_of(program, stage, bucket)) for bucket in shared}
-                step, body = _gather(groups, stage, shared, update, state.element_bytes)
+                narrow = program.bodies[steps[first[stage]].body].narrow_parameters_by_bucket
+                sizes = {bucket: state.gathered_bytes(n, narrow.get(bucket, 0)) for bucket, n in shared.items()}
+                step, body = _gather(groups, stage, sizes, update)
                 gathers.append(step)
                 bodies[step.body] = body
         orders.append((*_waiting(steps, gathers, program, uses, overlaps=state.gathers_beside_forward), *gathers))
@@ -51,10 +54,9 @@ def _key(stage: int, bucket: Bucket) -> Key:
     return (PARAMETERS, stage, *bucket)
 
 
-def _gather(
-    groups: Mapping[Bucket, Communicator], stage: int, buckets: Mapping[Bucket, int], update: Step, element_bytes: int
-) -> tuple[Step, Body]:
-    """The step after the update that gathers the parameters of a stage, bucket by bucket in the order of the forward pass."""
+def _gather(groups: Mapping[Bucket, Communicator], stage: int, sizes: Mapping[Bucket, int], update: Step) -> tuple[Step, Body]:
+    """The step after the update that gathers the parameters of a stage, bucket by bucket in the order of the forward pass, given
+    the bytes of each bucket."""
     gathers = {
         bucket: Collective(
             name=collective_name(bucket, PARAMETERS),
@@ -64,9 +66,9 @@ def _gather(
             part=Part.OPTIMIZER,
             communicator=groups[bucket].name,
             kind="all_gather",
-            payload_bytes=parameters * element_bytes,
+            payload_bytes=size_bytes,
         )
-        for bucket, parameters in buckets.items()
+        for bucket, size_bytes in sizes.items()
     }
     updated = tuple(key for _, key in update.outputs)
     outputs = tuple((op.name, _key(stage, bucket)) for bucket, op in gathers.items())

@@ -32,7 +32,6 @@ from dataclasses import dataclass
 
 from ...frozen import replace
 from ...kernels import Gemm, Part, Rowwise
-from ...plan.plan import Sharding
 from ...program.holdings import Buffer, Holding
 from ...program.operations import COMPUTE, AnyOp, Collective, Communicator, Compute, Purpose
 from ...program.program import END, EXPERTS, LAST, PARAMETERS, Body, Bucket, Key, Program, Step, bucket_of, first_forward
@@ -54,6 +53,8 @@ class _Unit:
     parameters: int
     first: int
     last: int
+    size_bytes: int
+    """Bytes of the gathered parameters."""
     learns: bool = True
     """Whether all of them are trained, so that a rank that holds them alone holds only the master copy."""
 
@@ -100,7 +101,8 @@ def _gathering(
             step = step._replace(outputs=(*step.outputs, (END, UPDATED)))
         if groups.get(step.stage) and step.phase in (FORWARD, BACKWARD, INPUT_GRADIENT):
             body, stays = program.bodies[step.body], frozenset(filter(state.stays, buckets[step.stage]))
-            units = _units(body, program.bodies[steps[first[step.stage]].body], buckets[step.stage], learning[step.stage])
+            forward = program.bodies[steps[first[step.stage]].body]
+            units = _units(body, forward, buckets[step.stage], learning[step.stage], state)
             missing = {
                 unit.bucket: groups[step.stage][unit.bucket]
                 for unit in units
@@ -121,7 +123,9 @@ def _gathering(
         yield step
 
 
-def _units(body: Body, forward: Body, parameters: Mapping[Bucket, int], learning: Mapping[Bucket, int]) -> list[_Unit]:
+def _units(
+    body: Body, forward: Body, parameters: Mapping[Bucket, int], learning: Mapping[Bucket, int], state: ShardedState
+) -> list[_Unit]:
     """The units that a body needs, in the order of their first use; `learning` are the numbers of trained parameters.
 
     The projection to the vocabulary belongs to the head also where the embedding holds its table.
@@ -133,8 +137,16 @@ def _units(body: Body, forward: Body, parameters: Mapping[Bucket, int], learning
         bucket = bucket_of(op) if op.layer >= 0 else outside.get(op.operator)
         if bucket is not None and bucket in parameters and op.purpose not in WITHOUT_PARAMETERS:
             positions.setdefault(bucket, []).append(at)
+    narrow = forward.narrow_parameters_by_bucket
     return [
-        _Unit(bucket, parameters[bucket], at[0], at[-1], learning.get(bucket) == parameters[bucket])
+        _Unit(
+            bucket,
+            parameters[bucket],
+            at[0],
+            at[-1],
+            state.gathered_bytes(parameters[bucket], narrow.get(bucket, 0)),
+            learning.get(bucket) == parameters[bucket],
+        )
         for bucket, at in positions.items()
     ]
 
@@ -151,6 +163,7 @@ def _with_gathers(
     """A body that gathers the missing units, each as far ahead as the sharding allows, and releases those that do not stay."""
     added: dict[int, list[AnyOp]] = {}
     freed: dict[int, int] = {}
+    waiting: dict[int, tuple[str, ...]] = {}
     chain = chain_before(body)
     copies: dict[int, str] = {}
     before: Collective | None = None
@@ -159,21 +172,27 @@ def _with_gathers(
             continue
         group = missing[unit.bucket]
         # units that stay count throughout the step: their buffers are freed before the activations of a pass are complete
-        passing_bytes = 0 if unit.bucket in stays else unit.parameters * state.element_bytes
+        passing_bytes = 0 if unit.bucket in stays else unit.size_bytes
+        freed[unit.last] = passing_bytes
         if group:
-            at, after = _begin(k, units, body, chain, copies, state.sharding, forward=forward)
+            at, after = _begin(k, units, body, chain, copies, state, forward=forward)
             after += (before.name,) if before and before.communicator != group.name else ()
             before = _gather(unit, group, after if state.overlaps else None, passing_bytes, state)
+            if state.in_place_gathers:
+                before = replace(before, kept_bytes=unit.size_bytes - passing_bytes)
+                waiting[unit.first] = (*chain[unit.first], before.name)
             added.setdefault(at if state.overlaps else unit.first, []).append(before)
-        copy = _copy(unit, (*chain[unit.first], *((before.name,) if group and before else ())), state, gathered=bool(group))
-        held = Buffer(Holding.GATHERED, passing_bytes, passing_bytes if group else 0)
-        copies[k] = copy.name
-        copy = replace(copy, kept_bytes=unit.parameters * state.element_bytes - passing_bytes).holding(held)
-        added.setdefault(unit.first, []).append(copy)
-        freed[unit.last] = passing_bytes
+        if not (group and state.in_place_gathers):
+            copy = _copy(unit, (*chain[unit.first], *((before.name,) if group and before else ())), state, gathered=bool(group))
+            held = Buffer(Holding.GATHERED, passing_bytes, passing_bytes if group else 0)
+            copies[k] = copy.name
+            copy = replace(copy, kept_bytes=unit.size_bytes - passing_bytes).holding(held)
+            added.setdefault(unit.first, []).append(copy)
     ops: list[AnyOp] = []
     for at, op in enumerate(body.ops):
         ops += added.get(at, ())
+        if at in waiting:
+            op = replace(op, after=(*(waiting[at] if op.after is None else op.after), waiting[at][-1]))
         ops.append(op.holding(Buffer(Holding.GATHERED, freed_bytes=freed[at])) if at in freed else op)
     return Body(tuple(ops))
 
@@ -192,7 +211,7 @@ def _gather(
         part=Part.OPTIMIZER,
         communicator=group.name,
         kind="all_gather",
-        payload_bytes=unit.parameters * state.element_bytes,
+        payload_bytes=unit.size_bytes,
     ).holding(Buffer(Holding.GATHERED, buffer_bytes))
 
 
@@ -222,7 +241,7 @@ def chain_before(body: Body) -> list[tuple[str, ...]]:
 
 
 def _begin(
-    k: int, units: Sequence[_Unit], body: Body, chain: Sequence[tuple[str, ...]], copies: Mapping[int, str], sharding: Sharding,
+    k: int, units: Sequence[_Unit], body: Body, chain: Sequence[tuple[str, ...]], copies: Mapping[int, str], state: ShardedState,
     *, forward: bool,
 ) -> tuple[int, tuple[str, ...]]:  # fmt: skip
     """The position of the gather of the k-th unit in a body, and the operations that the gather waits for.
@@ -230,7 +249,8 @@ def _begin(
     The experts of a layer are gathered right after their layer, and count as one unit with it.
     """
     layers = [n for n, unit in enumerate(units) if unit.bucket[1] != EXPERTS]
-    number = sum(n <= k for n in layers) - 1
+    number, sharding = sum(n <= k for n in layers) - 1, state.sharding
+    forward = forward and not state.in_place_gathers
     ahead = number - sharding.prefetch - (forward and sharding.prefetch > 0)
     at = 0
     after: tuple[str, ...] = ()
