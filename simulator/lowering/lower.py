@@ -161,9 +161,14 @@ def quantisation(plan: Plan, job: Job, framework: Framework, dp: int) -> Quantis
     divided = _ranks_of_group(plan) or dp
     replicas, recipe = Replicas(divided, plan.copies_of_experts(divided)), framework.low_precision
     anew = replicas.several(plan.full_sharding.regathers)
-    arriving = replicas.several(plan.full_sharding.kind != "none" and recipe.gathers_narrow(job.dtype))
+    arriving = replicas.several(plan.full_sharding.kind != "none" and _gathers_narrow(plan, job, framework))
     shares = plan.tp if plan.uses_sequence_parallel else 1
     return Quantisation(job.dtype, recipe, job.element_bytes, shares, anew, arriving, framework.gathered_inputs)
+
+
+def _gathers_narrow(plan: Plan, job: Job, framework: Framework) -> bool:
+    """Whether ranks that divide the optimizer or the parameters gather weights in the narrow format of the job."""
+    return framework.low_precision.gathers_narrow(job.dtype, divided=plan.full_sharding.gathers)
 
 
 def _tokens(plan: Plan, job: Job, layout: Layout) -> int:
@@ -226,7 +231,7 @@ def _sharded_state(model: Model, plan: Plan, job: Job, framework: Framework, dp:
         whole_tensors=framework.whole_tensors and sharding.kind == "zero1",
         weights_beside_master=framework.weights_beside_master,
         in_place_gathers=framework.in_place_gathers,
-        narrow_bytes=NARROW_BYTES[job.dtype] if framework.low_precision.gathers_narrow(job.dtype) else 0.0,
+        narrow_bytes=NARROW_BYTES[job.dtype] if _gathers_narrow(plan, job, framework) else 0.0,
     )
 
 

@@ -156,7 +156,7 @@ def _narrow_bytes(scenario: Scenario) -> tuple[float, float]:
 def _narrow_parameter_bytes(scenario: Scenario) -> float:
     """Bytes of a weight that exists in the narrow format of the job alone; 0 if weights exist in 16 bits."""
     dtype, recipe = scenario.job.dtype, scenario.framework.low_precision
-    gathered_wide = scenario.plan.full_sharding.gathers and not recipe.gathers_narrow(dtype)
+    gathered_wide = scenario.plan.full_sharding.gathers and not recipe.gathers_narrow(dtype, divided=True)
     return NARROW_BYTES[dtype] if recipe.narrow_alone(dtype) and not gathered_wide else 0.0
 
 

@@ -110,6 +110,11 @@ class LowPrecision(Declared):
         "formats in which parameters of linear layers exist alone, as with --fp8-param-gather of Megatron-LM; else the copies of "
         "cached weights are kept beside parameters in 16 bits",
     ] = ()
+    fp8_gathers: Annotated[
+        bool,
+        "whether ranks that divide parameters gather weights of linear layers in fp8, each having cast its share, as with the "
+        "float8 all-gather of torchao; else they gather 16 bits",
+    ] = False
     weight_gradients: Annotated[bool, "whether GEMMs of weight gradients run in the narrow format"] = True
     keeps_narrow: Annotated[
         bool,
@@ -145,10 +150,10 @@ class LowPrecision(Declared):
         """Whether the weight gradient uses the narrow copy of the input from the forward GEMM."""
         return self.weight_gradients and self.keeps_narrow
 
-    def gathers_narrow(self, dtype: str) -> bool:
-        """Whether ranks gather weights in a narrow format: where they exist in it alone, and its scale is one per tensor. Blocks
-        have scales along one dimension, and are made of 16 bits for both."""
-        return dtype == "fp8" and self.narrow_alone(dtype)
+    def gathers_narrow(self, dtype: str, *, divided: bool) -> bool:
+        """Whether ranks gather weights in a narrow format, where they divide parameters or the optimizer only. Scales of blocks
+        run along one dimension: both copies of a weight are made of 16 bits."""
+        return dtype == "fp8" and (self.narrow_alone(dtype) or (self.fp8_gathers and divided))
 
     def narrow_alone(self, dtype: str) -> bool:
         """Whether weights exist in a narrow format alone; those that every pass casts exist in 16 bits."""

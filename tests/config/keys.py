@@ -258,6 +258,7 @@ CASES: dict[str, Case] = {
     "framework.low_precision.activation_casts": Case(True, {**FP8, **LLAMA}),
     "framework.low_precision.cached_weights": Case(False, FP8),
     "framework.low_precision.narrow_parameters": Case(["fp8"], FP8),
+    "framework.low_precision.fp8_gathers": Case(True, {**FP8, **FSDP}),
     "framework.low_precision.whole_gemms": Case(["fp8"], {**FP8, "framework.overlap.tp": "decomposed"}),
     "framework.low_precision.late_gathers": Case(["fp8"], {**FP8, "plan": {"tp": 2, "pp": 2, "sharding": "zero1"}}),
     "framework.low_precision.weight_gradients": Case(False, FP8),

@@ -279,6 +279,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "activation_casts": (software("fp8"), True),
         "cached_weights": (software("fp8"), False),
         "narrow_parameters": (software("fp8", low_precision=LowPrecision(any_layout=True)), ("fp8",)),
+        "fp8_gathers": (replace(gathering(), job=software("fp8").job), True),
         "whole_gemms": (software("fp8", overlap=Overlaps(tp="decomposed")), ("fp8",)),
         "late_gathers": (replace(software("fp8"), plan=sim.Plan(tp=2, pp=2, sharding="zero1")), ("fp8",)),
         "weight_gradients": (software("fp8"), False),

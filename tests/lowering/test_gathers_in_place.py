@@ -136,6 +136,28 @@ def test_t10_10_weights_in_fp8_are_gathered_in_fp8(sharding: str, times: int) ->
         assert sizes["fp8",] == LINEAR + 2 * (ALL - LINEAR)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "sharding", "times"), [("fp8", "fsdp", 4), ("fp8", "zero3", 4), ("fp8", "zero1", 0), ("mxfp8", "fsdp", 0)]
+)
+@pytest.mark.parametrize("cached", [True, False])
+def test_t10_10_ranks_may_cast_their_share_before_they_gather_it(dtype: str, sharding: str, times: int, cached: bool) -> None:
+    """What a rank holds between passes is the same: only what is gathered is narrow."""
+    plain, narrow = (linear(dtype, sharding, gpu="b200", fp8_gathers=gathers, cached_weights=cached) for gathers in (False, True))
+    spared = [sent_bytes(program_of(one))["dp", "all_gather"] for one in (plain, narrow)]
+    assert spared[0] - spared[1] == times * LINEAR
+    assert plain.simulate().memory[0].parameters_bytes == narrow.simulate().memory[0].parameters_bytes
+
+
+def test_t13_4_a_kernel_copies_as_many_bytes_as_are_gathered() -> None:
+    for gathers, each_bytes in ((False, 2), (True, 1)):
+        framework = Framework(low_precision=LowPrecision(fp8_gathers=gathers))
+        program = program_of(replace(linear("fp8"), framework=framework))
+        read_and_written = sum(op.kernel.traffic_bytes for op in copies(program))
+        gathered = sent_bytes(program)["dp", "all_gather"]
+        assert read_and_written == pytest.approx(2 * gathered)
+        assert gathered == 2 * 2 * (each_bytes * LINEAR + 2 * (ALL - LINEAR)) - 2 * 2 * (VOCAB * HIDDEN + HIDDEN)
+
+
 @pytest.mark.parametrize("dtype", ["mxfp8", "nvfp4"])
 def test_t10_10_formats_with_scales_of_blocks_are_gathered_and_cast_as_ever(dtype: str) -> None:
     plain, narrow = (program_of(linear(dtype, gpu="b200", narrow_parameters=of)) for of in ((), (dtype,)))

@@ -219,6 +219,7 @@ def _copy(unit: _Unit, after: tuple[str, ...], state: ShardedState, *, gathered:
     """The copy of a unit into its parameters: from the gathered buffer, or else from the master copy, which is cast first."""
     width = state.element_bytes
     cast_bytes = 0 if gathered or not unit.learns or state.master_bytes == width else state.master_bytes + width
+    copied_bytes = 2 * (unit.size_bytes / unit.parameters if gathered else width)
     return Compute(
         name=f"{collective_name(unit.bucket, PARAMETERS)} copy",
         streams=(COMPUTE,),
@@ -226,7 +227,7 @@ def _copy(unit: _Unit, after: tuple[str, ...], state: ShardedState, *, gathered:
         layer=unit.bucket[0],
         purpose=Purpose.COPY,
         part=Part.OPTIMIZER,
-        kernel=Rowwise("copy", unit.parameters, 1, width, cast_bytes + 2 * width),
+        kernel=Rowwise("copy", unit.parameters, 1, width, cast_bytes + copied_bytes),
     )
 
 
