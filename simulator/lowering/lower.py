@@ -97,8 +97,7 @@ def _slots(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, frame
         program = vocabulary(program, SharedVocabulary(plan.vocabulary, tokens // shares, model.hidden, element_bytes))
     beside, gathered = overlap.tp is not False, framework.gathered_inputs
     program = tensor_parallel(program, plan.tp, sequence=sequence, overlap=beside, keeps_gathered=gathered)
-    dispatched = framework.low_precision.narrow_dispatch
-    program = _divided(program, model, plan, job, tokens, position, narrow_dispatch=dispatched)
+    program = _divided(program, model, plan, job, tokens, position, framework=framework)
     program = quantise(program, narrow) if narrow else program
     if overlap.tp == "decomposed" and sequence and plan.tp > 1 and not job.lora:
         program = decomposed_gemms(program, plan.tp)
@@ -195,14 +194,15 @@ def _pipelined(program: Program, layout: Layout, sent_bytes: int, shares: int, *
 
 
 def _divided(
-    program: Program, model: Model, plan: Plan, job: Job, tokens: int, position: int | None, *, narrow_dispatch: bool
+    program: Program, model: Model, plan: Plan, job: Job, tokens: int, position: int | None, *, framework: Framework
 ) -> Program:
     """The program of ranks that share sequences and experts."""
-    gathers, beside = plan.cp_kind == "all-gather", plan.overlap.cp
-    program = context_parallel(program, ContextParallel(plan.cp, plan.divides_heads_by, gathers, beside, position))
+    gathers, beside, wide = plan.cp_kind == "all-gather", plan.overlap.cp, framework.fp32_rings
+    program = context_parallel(program, ContextParallel(plan.cp, plan.divides_heads_by, gathers, beside, position, wide))
     if not model.experts:
         return program
-    return expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp, narrow=narrow_dispatch))
+    narrow = framework.low_precision.narrow_dispatch
+    return expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp, narrow=narrow))
 
 
 def _reduced_bytes(plan: Plan, job: Job, framework: Framework) -> int:

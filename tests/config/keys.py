@@ -219,6 +219,7 @@ CASES: dict[str, Case] = {
     "framework.gathered_inputs": Case(True),
     "framework.repeated_keys": Case(True, {"model.kv_heads": 4}),
     "framework.separate_projections": Case(["attention"]),
+    "framework.fp32_rings": Case(True, SHARED),
     "framework.p2p_scatter_gather": Case(True, {"plan.sequence_parallel": False}),
     "framework.gradients": Case("bf16"),
     "framework.gathered_gradients": Case("bf16", FSDP),

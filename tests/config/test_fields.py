@@ -202,6 +202,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "gathered_inputs": (software(), True),
         "repeated_keys": (replace(software(), model=replace(software().model, kv_heads=4)), True),
         "separate_projections": (software(), ("mlp",)),
+        "fp32_rings": (replace(software(), plan=sim.Plan(tp=2, cp=2)), True),
         "p2p_scatter_gather": (without_sequence_parallelism(), True),
         "gradients": (software(), "bf16"),
         "gathered_gradients": (gathering(), "bf16"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from simulator.program.program import Program
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import prices_of, program_of
+from simulator.workload.framework import Framework
 
 from ..small_scenarios import both, bound_twice, scenario, small_cluster, small_model
 
@@ -310,6 +312,77 @@ def test_t15_11_what_arrives_is_held_until_it_has_been_used(kind: str, part: Par
     }  # fmt: skip
     assert peak == expected.get((kind, part), 0) * share_bytes
     assert alive == 0
+
+
+def in_fp32(cp: int, part: Part, **more: Any) -> list[AnyOp]:
+    """The operations of attention in a ring that adds up in fp32."""
+    return of_attention(replace(shared(cp, **more), framework=Framework(fp32_rings=True)), part)
+
+
+def operators(part: Part, kernel: Attention, share: int, *, first: bool, last: bool) -> Iterator[tuple[int, ...]]:
+    """The tensors that PyTorch's operators read and write in a step of a ring besides attention: bytes of each tensor."""
+    queries, keys = kernel.seq * HEADS * DEPTH, kernel.keys * KV_HEADS * DEPTH
+    all_queries, all_keys = share * HEADS * DEPTH, share * KV_HEADS * DEPTH
+    if part is Part.FORWARD:
+        yield 2 * queries, 4 * queries  # out.to(float32)
+        if not first:
+            yield 4 * queries, 4 * queries, 4 * queries  # out - block_out
+            yield 4 * queries, 4 * queries  # sigmoid of statistics times that
+            yield 4 * queries, 4 * queries, 4 * queries  # out less that
+        if queries < all_queries:
+            yield 4 * all_queries, 4 * all_queries  # torch.cat of the halves
+    else:
+        for gradient, whole, may_be_half in (
+            (queries, all_queries, True),
+            (keys, all_keys, not first),
+            (keys, all_keys, not first),
+        ):
+            yield 4 * gradient, 2 * gradient, 4 * gradient  # in place, of a gradient in 16 bits
+            if gradient < whole and may_be_half:
+                yield 4 * whole, 4 * whole
+        yield 2 * 4 * all_keys, 2 * 4 * all_keys  # torch.cat of the gradients of keys and values
+        if last:
+            yield from ((4 * whole, 2 * whole) for whole in (all_queries, all_keys, all_keys))
+    if not last:
+        yield 2 * 2 * all_keys, 2 * 2 * all_keys  # torch.cat of keys and values
+
+
+@pytest.mark.parametrize("part", BOTH)
+@pytest.mark.parametrize("cp", [2, 4, 8])
+def test_t15_15_what_pytorch_adds_up_in_fp32_is_counted_operator_by_operator(cp: int, part: Part) -> None:
+    ops = in_fp32(cp, part)
+    merges = [op.kernel for op in ops if op.purpose is Purpose.MERGE and isinstance(op, Compute)]
+    assert len(merges) == cp == len(kernels(ops))
+    for i, (merge, kernel) in enumerate(zip(merges, kernels(ops), strict=True)):
+        tensors = operators(part, kernel, 1024 // cp, first=i == 0, last=i == cp - 1)
+        assert merge.traffic_bytes == pytest.approx(sum(map(sum, tensors)))
+    assert [kernel.model_flop for kernel in kernels(ops)] == [
+        kernel.model_flop for kernel in kernels(of_attention(shared(cp), part))
+    ]
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_t15_15_gradients_make_a_hop_more_in_fp32(cp: int, batch: int) -> None:
+    share_bytes = 2 * batch * (1024 // cp) * KV_HEADS * DEPTH * WIDTH
+    assert moved(in_fp32(cp, Part.FORWARD, batch=batch)) == (cp - 1) * share_bytes
+    backward = [op for op in in_fp32(cp, Part.INPUT_GRADIENT, batch=batch) if isinstance(op, Collective)]
+    assert sum(op.payload_bytes for op in backward) == (cp - 1) * share_bytes + cp * 2 * share_bytes
+    assert (backward[-1].payload_bytes, backward[-1].detached) == (2 * share_bytes, False)
+
+
+@pytest.mark.parametrize("balance", [True, False])
+def test_t15_15_such_a_ring_takes_longer_and_folds(balance: bool) -> None:
+    chosen = shared(4, length=4096, cp_balance=balance)
+    wide = replace(chosen, framework=Framework(fp32_rings=True))
+    assert wide.simulate().metrics.step_time_s > chosen.simulate().metrics.step_time_s
+    both(*bound_twice(wide)).assert_equal()
+
+
+def test_t15_15_only_rings_do_so() -> None:
+    for kind in ("all-gather", "ulysses"):
+        chosen = shared(4, kind)
+        assert program_of(replace(chosen, framework=Framework(fp32_rings=True))) == program_of(chosen)
 
 
 def left_after(of: Scenario, passes: str) -> int:

@@ -19,7 +19,8 @@ own causally, and to later shares not at all: it only waits for them and passes 
 PyTorch's ring without load balancing works like this.
 
 Steps and collectives are those of NVIDIA/TransformerEngine (d0067d0d, dot_product_attention/context_parallel.py). In PyTorch
-(torch/distributed/tensor/experimental/_attention.py) the gradients make n hops.
+(torch/distributed/tensor/experimental/_context_parallel/_attention.py, v2.13) the gradients make n hops, and all is added up in
+fp32 by the kernels of single operators.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ...program.operations import COMPUTE, AnyOp, Communicator, Compute, Purpose
 from ...program.program import Program
 from ...workload.blocks.dense import KEYS, QUERIES, VALUES
 from ..segments import made_bytes
+from .data_parallel import FP32_BYTES
 
 CP = Communicator("cp", "cp", ("cp",))
 RESULT = "result"
@@ -50,6 +52,8 @@ class ContextParallel:
     overlaps: bool = True
     position: int | None = None
     """The position of the rank in a ring without load balancing; None if all ranks have the same work."""
+    fp32: bool = False
+    """Whether rings add up in fp32, operator by operator, and pass gradients on in fp32."""
 
     @property
     def steps(self) -> int:
@@ -124,12 +128,13 @@ def _ring(op: Compute, own: Attention, plan: ContextParallel, kernels: Sequence[
     """The steps of a ring, each with an exchange beside it. Received tensors are held until the end of the next step."""
     forward, last_step = op.part is Part.FORWARD, plan.steps - 1
     share_bytes = _tensor_bytes(own, KEYS, VALUES)
+    gradient_bytes = share_bytes * FP32_BYTES // int(own.element_bytes) if plan.fp32 else share_bytes
     step: Compute | Wait = op
     last: Compute | Wait = op
     arrived, held_bytes = "", 0
     for i, kernel in enumerate(kernels if forward else reversed(kernels)):
         # keys and values leave during their step, their gradients one step later
-        sent_bytes = share_bytes * ((i < last_step) + (i > 0 and not forward))
+        sent_bytes = share_bytes * (i < last_step) + gradient_bytes * (i > 0 and not forward)
         exchange = collective_for(op, plan.keys_group, Purpose.EXCHANGE, "exchange", sent_bytes, f"exchange {i}")
         if sent_bytes:
             yield replace(exchange, detached=True, after=(step.name,) if forward and i else None, held_bytes=sent_bytes)
@@ -141,11 +146,17 @@ def _ring(op: Compute, own: Attention, plan: ContextParallel, kernels: Sequence[
         elif i == 0:
             step = last = replace(op, kernel=kernel)
             yield step
+            if plan.fp32:
+                last = _merge(step, kernel, (), 0, _single_kernels_bytes(kernel, own, first=True, last=False))
+                yield last
         else:
             step = replace(op, name=name, kernel=kernel, after=after, held_bytes=0)
-            last = _merge(step, kernel, () if forward else (exchange.name,), freed_bytes)
+            moved_bytes = _single_kernels_bytes(kernel, own, first=False, last=i == last_step) if plan.fp32 else None
+            last = _merge(step, kernel, () if forward else (exchange.name,), freed_bytes, moved_bytes)
             yield from (step, last)
         arrived, held_bytes = exchange.name, sent_bytes
+    if plan.fp32 and not forward:  # one more hop, to the rank that the gradients belong to
+        yield collective_for(op, plan.keys_group, Purpose.EXCHANGE, "exchange", gradient_bytes, f"exchange {plan.steps}")
 
 
 def _gathered(op: Compute, own: Attention, plan: ContextParallel) -> Iterator[AnyOp]:
@@ -173,8 +184,11 @@ def _skipped(op: Compute, name: str, after: tuple[str, ...] | None, freed_bytes:
     )
 
 
-def _merge(step: Compute, kernel: Attention, after: tuple[str, ...], freed_bytes: int) -> Compute:
-    """The kernel that adds the partial result of a step, or its partial gradients, to the results of earlier steps."""
+def _merge(
+    step: Compute, kernel: Attention, after: tuple[str, ...], freed_bytes: int, moved_bytes: float | None = None
+) -> Compute:
+    """The kernel that adds the partial result of a step, or its partial gradients, to the results of earlier steps. It counts for
+    several kernels, if they move `moved_bytes` of a sequence."""
     (depth, value_depth), width = kernel.widths, kernel.element_bytes
     of_queries, of_keys = kernel.seq * kernel.heads, kernel.keys * kernel.kv_heads
     forward = kernel.part is Part.FORWARD
@@ -183,11 +197,32 @@ def _merge(step: Compute, kernel: Attention, after: tuple[str, ...], freed_bytes
         step,
         name=f"{step.name}.merge",
         purpose=Purpose.MERGE,
-        kernel=Rowwise("add", kernel.batch, elements, width, 3 * width),
+        kernel=Rowwise("add", kernel.batch, elements, width, 3 * width if moved_bytes is None else moved_bytes / elements),
         after=(step.name, *after),
         held_bytes=0,
         freed_bytes=freed_bytes,
     )
+
+
+def _single_kernels_bytes(kernel: Attention, own: Attention, *, first: bool, last: bool) -> float:
+    """Bytes of a sequence that PyTorch reads and writes in a step besides attention, operator by operator (_SDPAMerger,
+    _partial_update and _templated_ring_attention_backward in _attention.py): to cast and add up in fp32, to put halves that have
+    changed in their place, and to join keys and values, or their gradients, in one buffer before they are sent.
+    """
+    (depth, value_depth), width = kernel.widths, kernel.element_bytes
+    keys, all_keys = (of.keys * of.kv_heads * (depth + value_depth) for of in (kernel, own))
+    joined_bytes = 0 if last else 2 * width * all_keys
+    if kernel.part is Part.FORWARD:
+        results, all_results = (of.seq * of.heads * value_depth for of in (kernel, own))
+        cast_bytes, in_place_bytes = (width + FP32_BYTES) * results, 2 * FP32_BYTES * all_results * (results < all_results)
+        # out - sigmoid(lse' - lse) * (out - out') is three kernels: of three tensors, of two, and of three
+        added_bytes = 0 if first else 8 * FP32_BYTES * results
+        return cast_bytes + added_bytes + in_place_bytes + joined_bytes
+    queries, all_queries = (of.seq * of.heads * depth for of in (kernel, own))
+    added_bytes = (width + 2 * FP32_BYTES) * (queries + keys)
+    halves = all_queries * (queries < all_queries) + all_keys * (keys < all_keys and not first)
+    cast_bytes = (width + FP32_BYTES) * (all_queries + all_keys) * last
+    return added_bytes + 2 * FP32_BYTES * (halves + all_keys) + joined_bytes + cast_bytes
 
 
 def _tensor_bytes(kernel: Attention, *names: str) -> int:

@@ -21,7 +21,7 @@ from ...frozen import replace
 from ...kernels import NARROW_BYTES, Gemm, Part, Rowwise, Split
 from ...program.operations import AnyOp, Collective, Compute, Purpose
 from ...program.program import Body, Program, first_forward
-from ...workload.framework import LowPrecision
+from ...workload.low_precision import LowPrecision
 from ..kernels_of_framework import ACTIVATIONS, GATED, NORMS
 from .data_parallel import OfParameters
 
