@@ -40,9 +40,6 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
     "the tables of H100 and A100 80 GB are of October 2023 (mosaicml/llm-foundry @b2a43a1; image pytorch:2.1.0, yamls with "
     "activation_checkpointing_reentrant: false) and January 2024 (@5e85bd6), the column says June; on PyTorch 2.1 recomputation "
     "ends early": tuple(f"mpt-{i:03}" for i in (*range(1, 78), *range(80, 139))),
-    "the note says 'zero1 group 8', the columns do not; times equal those of rows whose columns do": tuple(
-        f"internevo-{i:03}" for i in range(33, 55)
-    ),
     "heads are said to be 120, derived; the same document has 96 for a run of this width (NHIDDEN=14400, NHEADS=96)": tuple(
         f"bloom-prequel-{i:03}" for i in range(1, 21)
     ),

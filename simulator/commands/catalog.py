@@ -32,6 +32,7 @@ AUTOMATIC = {
     **{f"plan.overlap.{axis}": "as the framework does" for axis in ("dp", "tp", "pp", "ep")},
     "framework.attention": "the usual one of the GPU",
     "framework.gathered_gradients": "that of gradients",
+    "framework.plan.group": "all data-parallel ranks",
     **{f"framework.sms.{of}": "as its library chooses" for of in ("rings", "switches", "transfers", "exchanges")},
     "framework.memory.tp_logit_bytes": "logit_bytes",
     "cluster.inter_node": "none, for a single node",

@@ -111,6 +111,8 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
         plan = replace(plan, sharding=_usual_sharding(scenario))
     if plan.full_sharding.kind == "hsdp" and plan.full_sharding.group is None:
         plan = _with_groups_in_nodes(plan, scenario)
+    if usual.group and plan.full_sharding.kind == "zero1" and plan.full_sharding.group is None:
+        plan = _with_usual_groups(plan, scenario, usual.group)
     if plan.full_sharding.gathers and framework.gathered_gradients:
         gradients = framework.gathered_gradients
     if plan.recompute is None:
@@ -132,6 +134,15 @@ def with_usual_plan(scenario: Scenario) -> Scenario:
         fidelity = replace(fidelity, overlap="free" if fidelity.collectives == "stepwise" or own_rows else "slowed")
     same = plan is scenario.plan and fidelity is scenario.fidelity
     return scenario if same else replace(scenario, plan=plan, fidelity=fidelity)
+
+
+def _with_usual_groups(plan: Plan, scenario: Scenario, ranks: int) -> Plan:
+    """The plan with groups of as many data-parallel ranks as the framework chooses, if they divide into such groups."""
+    degree = data_parallel_degree(scenario)
+    if degree <= ranks or degree % ranks:
+        return plan
+    stated = plan.sharding if isinstance(plan.sharding, Sharding) else Sharding(plan.full_sharding.kind)
+    return replace(plan, sharding=replace(stated, group=ranks))
 
 
 def _with_groups_in_nodes(plan: Plan, scenario: Scenario) -> Plan:

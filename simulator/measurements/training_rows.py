@@ -285,8 +285,9 @@ def _sharding(row: Row, facts: Mapping[str, str]) -> object:
     more = dict[str, object]()
     if kind == "hsdp" and count(row, "gpus") <= machine_of(row).domain:
         kind = "fsdp"
-    if facts.get("zero_group", "all") != "all":
-        more["group"] = _fact(facts, "zero_group")
+    if "zero_group" in facts:
+        all_ranks = count(row, "gpus") // prod(count_or(row, axis, 1) for axis in ("tp", "pp", "cp"))
+        more["group"] = all_ranks if facts["zero_group"] == "all" else _fact(facts, "zero_group")
     if facts.get("mp_mode") == "pure":
         more["reduce_dtype"] = "bf16"
     return {"kind": kind, **more} if more else kind

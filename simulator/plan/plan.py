@@ -92,7 +92,8 @@ class Sharding(Declared):
     kind: Annotated[Kind, "zero1: divides the optimizer state; zero2: gradients too; zero3, fsdp, hsdp: parameters too"] = "none"
     group: Annotated[
         Degree | None,
-        "number of data-parallel ranks that divide state; other groups hold replicas; left out: all, for hsdp those of a node",
+        "number of data-parallel ranks that divide state; other groups hold replicas; left out: all, for hsdp those of a node, "
+        "and for zero1 as many as the framework chooses",
     ] = None
     reshard: Annotated[bool | None, "whether a forward pass releases the parameters that it gathered; left out: if pp = 1"] = None
     prefetch: Annotated[int, Limits(ge=0, le=2**10), "number of units gathered ahead of the unit in use"] = 1

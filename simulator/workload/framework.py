@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from ..fields import BytesOrNone, Contradiction, Declared, Key, Latency, Limits, Name, Noun, Text, documented
+from ..fields import BytesOrNone, Contradiction, Declared, Degree, Key, Latency, Limits, Name, Noun, Text, documented
 from ..units import GIB, MIB
 from .job import ELEMENT_BYTES, Job
 from .low_precision import LowPrecision
@@ -123,6 +123,11 @@ class UsualPlan(Declared):
     """Parts of a plan that the framework chooses where a plan leaves them open."""
 
     sharding: Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp"], "state that data-parallel ranks divide"] = "none"
+    group: Annotated[
+        Degree | None,
+        "data-parallel ranks that divide the optimizer with zero1, if the plan states no group and they divide into such groups; "
+        "left out: all",
+    ] = None
     recompute: Annotated[Literal["none", "selective", "per-op", "full"], "activations that the backward pass recomputes"] = "none"
     recompute_every: Annotated[int, Limits(ge=1, le=2**10), "only every n-th layer of a stage recomputes"] = 1
     selective: Annotated[

@@ -273,6 +273,7 @@ CASES: dict[str, Case] = {
     "framework.overlap.pp": Case(False),
     "framework.overlap.ep": Case(True, BESIDE),
     "framework.plan.sharding": Case("zero1"),
+    "framework.plan.group": Case(2, {"plan": {"tp": 2, "pp": 2, "sharding": "zero1"}}),
     "framework.plan.recompute": Case("full"),
     "framework.plan.recompute_every": Case(2, {"framework.plan": {"recompute": "full"}}),
     "framework.plan.selective": Case(["mlp_norm"], {"plan.recompute": "selective"}),

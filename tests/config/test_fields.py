@@ -228,6 +228,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
     },
     UsualPlan: {
         "sharding": (software(), "zero1"),
+        "group": (replace(software(), plan=sim.Plan(tp=2, sharding="zero1")), 2),
         "recompute": (software(), "full"),
         "recompute_every": (software(plan=UsualPlan(recompute="full")), 2),
         "selective": (software(plan=UsualPlan(recompute="selective")), ("mlp_norm",)),

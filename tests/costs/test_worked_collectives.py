@@ -50,7 +50,16 @@ def test_a_ring_takes_its_turns_and_hides_their_latency(kind: str, turns: int) -
 
 
 def test_a_broadcast_sends_the_whole_payload_over_each_link_once() -> None:
-    assert took_us("broadcast", "auto", 8) == pytest.approx(10 + math.hypot(7 * 2, GPU_US / 0.8))
+    assert took_us("broadcast", "auto", 8) == pytest.approx(10 + 7 * 2 + GPU_US / 0.8)
+
+
+def test_a_piece_of_a_broadcast_passes_all_ranks_before_the_pipeline_is_full() -> None:
+    """Of 31 steps over 4 nodes, 31 / 32 x 4 cross nodes. Nothing hides them, unlike those of a ring whose ranks all send."""
+    crossing_us, wire_us = 31 / 32 * 4 * 5, NODE_US / 0.9 * math.sqrt(2)
+    moved_us = 10 + 31 / 32 * 28 * 2 + crossing_us + wire_us
+    assert took_us("broadcast", "auto", 32, 4) == pytest.approx(moved_us)
+    filled_us = math.sqrt(3 * crossing_us * wire_us)
+    assert took_us("broadcast", "auto", 32, 4, laws=replace(PLAIN, crossing_fill=3.0)) == pytest.approx(moved_us + filled_us)
 
 
 def test_a_tree_goes_up_and_down_and_loads_its_busiest_node_most() -> None:

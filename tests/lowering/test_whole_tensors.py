@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import simulator as sim
@@ -10,7 +12,7 @@ from simulator.program.operations import Collective, Compute, Purpose
 from simulator.program.program import Program
 from simulator.simulation.runnable import RunnableScenario
 from simulator.simulation.simulate import program_of
-from simulator.workload.framework import Framework, Overlaps
+from simulator.workload.framework import Framework, Overlaps, UsualPlan
 
 from ..small_scenarios import both, bound_twice, scenario, small_cluster, small_model
 
@@ -79,3 +81,21 @@ def test_what_is_not_modelled_is_refused() -> None:
     with pytest.raises(UserError, match=r"whole_tensors.*experts"):
         of(4, experts=8, experts_per_token=2).simulate()
     assert [name for name, *_ in Framework(whole_tensors=True).contradictions()] == ["whole_tensors"]
+
+
+@pytest.mark.parametrize(("dp", "usual", "group"), [(4, 4, None), (8, 4, 4), (16, 8, 8), (12, 8, None)])
+def test_t13_8_a_framework_may_choose_the_groups_of_zero1(dp: int, usual: int, group: int | None) -> None:
+    """If dp is a larger multiple of them; what the plan states goes first, also if that is all ranks."""
+    chosen = replace(of(dp), framework=replace(OWNERS, plan=UsualPlan(group=usual)))
+    assert chosen.simulate().metrics == of(dp, group).simulate().metrics
+    stated = of(dp, dp)
+    assert (
+        replace(stated, framework=chosen.framework).simulate().metrics == stated.simulate().metrics == of(dp).simulate().metrics
+    )
+
+
+def test_t13_8_other_kinds_have_no_groups_of_the_framework() -> None:
+    for kind in ("none", "zero2", "fsdp"):
+        plain = scenario(plan=sim.Plan(dp=8, sharding=kind), job=sim.Job(64, 16))
+        grouped = replace(plain, framework=Framework(plan=UsualPlan(group=4)))
+        assert grouped.simulate().metrics == plain.simulate().metrics

@@ -125,7 +125,8 @@ def test_links_that_nobody_knows_are_not_made_up() -> None:
         ({"sharding": "hsdp", "gpus": 8}, {"sharding": "fsdp"}),
         ({"sharding": "hsdp", "gpu_model": "gb200", "gpus": 64, "nvlink_domain": 72}, {"sharding": "fsdp"}),
         ({"facts": "zero_group=4"}, {"sharding": {"kind": "zero1", "group": 4}}),
-        ({"facts": "zero_group=all"}, {"sharding": "zero1"}),
+        ({"facts": "zero_group=all"}, {"sharding": {"kind": "zero1", "group": 4}}),
+        ({"facts": "zero_group=all", "tp": 2, "gpus": 64}, {"sharding": {"kind": "zero1", "group": 16}}),
         ({"sharding": "fsdp", "facts": "mp_mode=PURE"}, {"sharding": {"kind": "fsdp", "reduce_dtype": "bf16"}}),
         ({"recompute": "full"}, {"recompute": "full"}),
         (

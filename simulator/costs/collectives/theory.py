@@ -251,6 +251,8 @@ def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: 
         steps, sent = turns * (n - 1), size * (1.0 if call.kind == "broadcast" else turns * (n - 1) / n)
         crowd = (nodes / 2) ** -across.crowd if crossing and across and not across.adaptive else 1.0
         late, far = steps * (1 - crossing / n), steps * crossing / n
+        if call.kind == "broadcast":  # a piece passes all ranks one after the other, and only then is the pipeline full
+            return Demand(late, far, sent, sent, reach, across=crowd, depth=far)
         return Demand(late, far, sent, sent, reach, across=crowd, depth=2.0, overlaps=True)
     if name == "tree":
         # Up and down two trees over the nodes, a chain within each node: log2 of the nodes in latency. Over two nodes a tree
