@@ -30,7 +30,7 @@ from ..engine.skeleton import Skeleton, Tariff
 from ..engine.task import SPEED_BITS, Array, Csr, distinct
 from ..engine.template import Template
 from ..program.labels import Labels
-from ..program.operations import COMPUTE, HOST, AnyOp, Collective, Transfer
+from ..program.operations import COMPUTE, HOST, AnyOp, Collective, Purpose, Transfer
 from ..program.program import WAIT
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT
 from ..workload.framework import HostWait
@@ -162,10 +162,11 @@ def launch_times_ns(labels: Labels, host: Host) -> Array:
 
 
 def _waited_for(labels: Labels, host: Host) -> Array:
-    """The rows of the compute stream that the host waits for because of `host.waits`.
+    """The rows that the host waits for because of `host.waits`.
 
-    Before a pass that is the last row of the stream, and for a loss the last kernel of its pass. A row of another stream, such as
-    a send, is none: it may end only when another rank's host, which waits too, has launched the other end.
+    Before a pass that is the last row of the compute stream, and for a loss the last kernel of its pass. A row of another stream,
+    such as a send, is none: it may end only when another rank's host, which waits too, has launched the other end. The exchange
+    of the numbers of rows is one: no rank waits for it before it has launched all that the others need to get there.
     """
     everywhere = np.ones(len(labels.steps), dtype=bool)
     passes = {
@@ -173,6 +174,7 @@ def _waited_for(labels: Labels, host: Host) -> Array:
         "backward": ((BACKWARD, everywhere), (INPUT_GRADIENT, everywhere)),
         "inputs": ((FORWARD, _at_ends(labels)),),
         "loss": (),
+        "counts": (),
     }
     stream, found = np.flatnonzero(labels.is_compute | labels.is_wait), [np.zeros(0, dtype=np.int64)]
     for phase, where in (each for wait in host.waits for each in passes[wait]):
@@ -183,6 +185,8 @@ def _waited_for(labels: Labels, host: Host) -> Array:
         last[labels.step[computed]] = computed
         of_loss = [step.phase == FORWARD and labels.stages[step.stage].head for step in labels.steps]
         found.append(last[np.array(of_loss, dtype=bool) & (last >= 0)])
+    if "counts" in host.waits and host.graph_ns is None:  # a graph has no place for the host to wait
+        found.append(np.flatnonzero(labels.of_op(lambda op: op.purpose is Purpose.COUNT_ROWS)))
     return np.concatenate(found)
 
 

@@ -20,7 +20,7 @@ WholeParameters = Annotated[Literal["zero1", "zero2"], Noun("kind of sharding th
 Sms = Limits(ge=0, le=64)
 Metric = Literal["loss", "fused_loss", "accuracy", "perplexity"]
 Projections = Annotated[Literal["attention", "mlp"], Noun("block that projects one input by several layers")]
-HostWait = Literal["forward", "backward", "inputs", "loss"]
+HostWait = Literal["forward", "backward", "inputs", "loss", "counts"]
 
 
 @documented
@@ -192,7 +192,8 @@ class Framework(Declared):
     host_waits: Annotated[
         tuple[HostWait, ...],
         "where in every microbatch the host waits for all kernels that it has launched; forward, backward: before such a pass; "
-        "inputs: before forward passes of the first and last stage; loss: after those of the last stage",
+        "inputs: before forward passes of the first and last stage; loss: after those of the last stage; counts: where dropless "
+        "experts have exchanged the numbers of their rows",
     ] = ()
     input_launches: Annotated[
         int,
