@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import json_option, print_json, print_table, progress, say
+from ._show import json_option, not_empty, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
     from ..validate.report import ComparedRow, Report
@@ -26,8 +26,15 @@ BEYOND = "beyond the measured sizes"
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--kind", required=True, help="Kind of the rows: collectives, kernels or training.")
 @click.option("--rows", "with_rows", is_flag=True, help=f"Show every row.  [default: of tables of up to {FEW_ROWS}]")
-@click.option("--gpu", default="", help="GPU for rows of kernels that name none, or an unknown one: a name or a YAML file.")
-@click.option("--profile", default="", help="Profile written by `trainsim calibrate fit`, for kernels of its GPU.")
+@click.option(
+    "--gpu",
+    default="",
+    callback=not_empty,
+    help="GPU for rows of kernels that name none, or an unknown one: a name or a YAML file.",
+)
+@click.option(
+    "--profile", default="", callback=not_empty, help="Profile written by `trainsim calibrate fit`, for kernels of its GPU."
+)
 @click.option("--save", type=click.Path(path_type=Path), help="Save outcomes of training to this file, and resume from it.")
 @click.option("--show", "shown_id", metavar="ID", help="Print the scenario that a row of training becomes, and stop.")
 @click.option("--long", is_flag=True, help=LONG_HELP)
