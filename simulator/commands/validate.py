@@ -60,21 +60,22 @@ def command(
     standard errors to each side; that of a step includes the error of the model as a whole. Rows of training are steps of whole
     runs, simulated on all cores; a note names what a row states and the simulation leaves out.
     """
-    from ..validate.report import Own, rows_of, validate
+    from ..validate.report import Own, kind_named, rows_of, validate
 
+    kind = kind_named(kind)
     if shown_id is not None:
         if gpu or profile or save or with_rows:
             raise click.UsageError("--show prints a scenario and predicts nothing: leave out --rows, --gpu, --profile and --save")
         from ..validate.row_scenario import of_row, scenario_text
 
-        found = of_row(kind.lower(), rows_of(kind.lower(), file), shown_id)
+        found = of_row(kind, rows_of(kind, file), shown_id)
         print_json(found.scenario) if as_json else say(scenario_text(found), nl=False)
         return
     from ._saved_outcomes import SavedOutcomes
 
     with progress("predicting") as expect:
         own = Own(gpu, profile) if gpu or profile else None
-        report = validate(kind.lower(), file, own, long=long, saved=SavedOutcomes(save) if save else None, expect=expect)
+        report = validate(kind, file, own, long=long, saved=SavedOutcomes(save) if save else None, expect=expect)
         record = report.as_dict()
     for note in report.unread:
         say(note, err=True)

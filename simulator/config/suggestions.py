@@ -103,6 +103,8 @@ def whole_number(value: Any) -> str:
 def unknown_key(root: type[Declared], owner: type[Declared], within: Place, at: Place) -> tuple[str, str]:
     """The message for an unknown key of a mapping, and the key that the user probably intended."""
     key = str(within[-1])
+    if key in owner.before:
+        return ": a setting cannot name the file to start from", f"write {key}: in the file of the scenario"
     if key in owner.not_yet:
         return f": {owner.not_yet[key]}", owner.instead
     if len(within) == 1 and plain(key) in OPTIONS:

@@ -58,3 +58,41 @@ def test_objectives_and_fronts() -> None:
         aim_of("speed", 1)
     with pytest.raises(UserError, match="no front of step time and 'speed'"):
         aim_of("step_time", 1, "speed")
+
+
+@pytest.mark.parametrize("kind", ["ALL-REDUCE", "AllReduce", "all_reduce"])
+def test_collectives(kind: str) -> None:
+    cluster, sizes = sim.cluster("dgx-h100", nodes=1), [2**20]
+    assert sim.collective(kind, cluster, sizes).as_dict() == sim.collective("all_reduce", cluster, sizes).as_dict()
+    assert trainsim("collective", kind, "--cluster", "dgx-h100", "-e", "8").code == 0
+
+
+def test_what_ifs() -> None:
+    scenario = {"model": MIXTURE, "cluster": {"name": "dgx-h100", "nodes": 2}, "job": JOB}
+    typed, usual = sim.what_if(scenario, ["NIC=X2", "Gpu=x0.5"]), sim.what_if(scenario, ["nic=x2", "gpu=x0.5"])
+    for one, other in zip(typed.outcomes, usual.outcomes, strict=True):
+        assert (one.step_time_s, one.mfu, one.note) == (other.step_time_s, other.mfu, other.note)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["collective", "All-Redu", "--cluster", "dgx-h100"], "no collective 'All-Redu'"),
+        (["collective", "all_reduce", "--cluster", "dgx-h100", "--library", "My-NCCL"], "no library 'My-NCCL'"),
+        (["validate", "--kind", "My-Kernels"], "no kind 'My-Kernels'"),
+        (["kernel", "gemm", "--gpu", "h100", "--dtype", "My-Float", "-m", "8", "-n", "8", "-k", "8"], "no kernels in 'My-Float'"),
+        (["run", "llama3-70b-64xh100", "--set", "plan.rank_order=TP-Own-PP"], "'Own' is not an axis"),
+    ],
+)
+def test_an_unknown_word_is_named_as_it_was_written(args: list[str], said: str) -> None:
+    found = trainsim(*args)
+    assert found.code == 2
+    assert said in found.err
+
+
+def test_sizes_are_those_of_nccl_tests() -> None:
+    words = ("collective", "all_reduce", "--cluster", "dgx-h100", "--nodes", "1", "-f", "1024", "--json")
+    rows = trainsim(*words, "-b", "1.5K", "-e", "1.5M").record["rows"]
+    assert [row["size_bytes"] for row in rows] == [3 * 2**9, 3 * 2**19]
+    for part_of_a_byte in ("1.5", "0.3K"):
+        assert f"{part_of_a_byte!r} is not a size" in trainsim(*words, "-b", part_of_a_byte).err
