@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import simulator as sim
@@ -13,6 +15,10 @@ from simulator.search.search import aim_of
 from ..commandline import trainsim
 
 MIXTURE = {"layers": 4, "hidden": 512, "heads": 8, "vocab": 32000, "experts": 4, "experts_per_token": 2, "expert_ffn_hidden": 256}
+TABLE = """\
+gpu,gpus,nodes,gpus_per_node,inside,network,nics_per_node,nic_gbit,asked,collective,dtype,bytes,time_us
+H100,16,2,8,nvlink4-nvswitch,ndr-ib,8,400,ALGORITHM,all_reduce,bf16,1048576,60
+"""
 JOB = {"sequence_length": 1024, "global_batch": 32}
 
 
@@ -65,6 +71,16 @@ def test_collectives(kind: str) -> None:
     cluster, sizes = sim.cluster("dgx-h100", nodes=1), [2**20]
     assert sim.collective(kind, cluster, sizes).as_dict() == sim.collective("all_reduce", cluster, sizes).as_dict()
     assert trainsim("collective", kind, "--cluster", "dgx-h100", "-e", "8").code == 0
+
+
+@pytest.mark.parametrize("algorithm", ["NVLSTree", "NVLS-Tree", "nvls_tree"])
+def test_algorithms_are_spelled_as_by_nccl_too(algorithm: str, tmp_path: Path) -> None:
+    words = ("collective", "all_reduce", "--cluster", "dgx-h100", "--nodes", "2", "-b", "1M", "-e", "1M", "--json", "--algorithm")
+    (row,) = trainsim(*words, algorithm).record["rows"]
+    assert row["algorithm"] == "nvls_tree"
+    (tmp_path / "table.csv").write_text(TABLE.replace("ALGORITHM", algorithm))
+    (found,) = trainsim("validate", "--kind", "collectives", tmp_path / "table.csv", "--json").record["rows"]
+    assert found["predicted"] == pytest.approx(row["time_us"])
 
 
 def test_what_ifs() -> None:
