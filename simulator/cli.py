@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
@@ -42,6 +43,8 @@ EXAMPLES = {
 """Hints for arguments that are left out."""
 MOST_NEW_OBJECTS = 100_000
 """Objects between two garbage collections."""
+SOON_S = 0.05
+"""Time after which a signal that was forgotten is sent again."""
 
 
 class Commands(click.Group):
@@ -80,10 +83,14 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # there are no large matrices, and threads take time to start
     received = _stop_on_signals()
     gc.set_threshold(MOST_NEW_OBJECTS, 50, 50)  # a run makes many objects and little garbage
+    _keep_stdout()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # characters that the terminal cannot show are escaped
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+    sys.stdout = sys.stderr  # for what code of users prints when the process ends
     if received and code == 0:  # other code may have swallowed the exception of the handler
         on_stderr("stopped: all output was written before, or is the best that was found until then")
         code = INTERRUPTED if received[0] == signal.SIGINT else TERMINATED
@@ -95,10 +102,20 @@ def main() -> None:
 
 def _flush_and_end(code: int) -> None:
     """Flushes the output and ends the process with a code, without any cleanup."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
     os._exit(code)
+
+
+def _keep_stdout() -> None:
+    """Keeps stdout for the result. The descriptor that usually is stdout becomes stderr, because code of users may start programs
+    and call libraries that write there, now or when the process ends."""
+    if not isinstance(sys.stdout, TextIOWrapper):
+        return
+    usual, encoding = sys.stdout.fileno(), sys.stdout.encoding
+    kept = os.dup(usual)
+    os.dup2(sys.stderr.fileno() if isinstance(sys.stderr, TextIOWrapper) else os.open(os.devnull, os.O_WRONLY), usual)
+    sys.stdout = open(kept, "w", encoding=encoding)
 
 
 class _Terminated(BaseException):
@@ -108,22 +125,43 @@ class _Terminated(BaseException):
 def _stop_on_signals() -> list[int]:
     """Ends the program in order on the first Ctrl-C or SIGTERM, or when its terminal is closed; returns the signals received, to
     which later ones are added. The second is ignored, as the first is under way; the third ends it at once, in case the first
-    does not."""
+    does not. Python prints and forgets what is raised within a finalizer: there the signal is sent again."""
     received: list[int] = []
+    lost: list[int] = []
 
     def stop(number: int, frame: object) -> None:
-        received.append(number)
-        if len(received) == 1:
+        if not lost:
+            received.append(number)
+        if lost or len(received) == 1:
+            lost.clear()
             raise KeyboardInterrupt if number == signal.SIGINT else _Terminated
         if len(received) > 2:
             os._exit(128 + number)
 
+    def forgotten(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, (KeyboardInterrupt, _Terminated)):
+            sys.__unraisablehook__(unraisable)
+            return
+        lost.append(received[0])
+        again = threading.Timer(SOON_S, _signal_main_thread, [received[0]])
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = forgotten
     hung_up = getattr(signal, "SIGHUP", None)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     if hung_up is not None and signal.getsignal(hung_up) != signal.SIG_IGN:  # `nohup` ignores SIGHUP
         signal.signal(hung_up, stop)
     return received
+
+
+def _signal_main_thread(number: int) -> None:
+    """Sends a signal to the main thread, also where that waits."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+    else:
+        signal.raise_signal(number)
 
 
 def run(args: list[str]) -> int:

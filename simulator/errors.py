@@ -65,7 +65,8 @@ class UserError(SimulatorError):
         self.faults = tuple(faults) or (Fault(message, hint, where),)
         lines = [str(fault) for fault in self.faults[:MOST_LISTED]]
         if len(self.faults) > MOST_LISTED:
-            lines.append(f"... and {len(self.faults) - MOST_LISTED} faults more")
+            more = len(self.faults) - MOST_LISTED
+            lines.append(f"... and {more} {'fault' if more == 1 else 'faults'} more")
         super().__init__("\n".join(lines), hint=hint or self.faults[0].hint)
 
 

@@ -172,7 +172,9 @@ def similar_file(path: Path, ending: str, hint: str) -> str:
 
 
 def check_folder(path: str | Path) -> None:
-    """Raises `UserError` if the folder of a file to write does not exist, or takes no files."""
+    """Raises `UserError` if a path names no file to write, or its folder does not exist or takes no files."""
+    if not Path(path).name:
+        raise UserError(f"cannot write {shown(str(path))}: no file has this name", hint="name a file in a folder")
     folder = Path(path).parent
     if not folder.is_dir():
         wrong = "is not a folder" if folder.exists() else "does not exist"

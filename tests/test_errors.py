@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simulator.errors import (
@@ -34,6 +34,7 @@ def test_a_fault_says_where_what_and_what_to_do() -> None:
 
 
 @given(st.lists(st.text("abc", min_size=1), min_size=1, max_size=40))
+@example(["a"] * (MOST_LISTED + 1))
 def test_an_error_holds_every_fault_and_shows_what_a_screen_takes(messages: list[str]) -> None:
     error = UserError(faults=[Fault(message, "do this") for message in messages])
     assert [fault.message for fault in error.faults] == messages
@@ -41,7 +42,8 @@ def test_an_error_holds_every_fault_and_shows_what_a_screen_takes(messages: list
     shown_lines = str(error).splitlines()
     assert len(shown_lines) <= 2 * MOST_LISTED + 1
     if len(messages) > MOST_LISTED:
-        assert shown_lines[-1] == f"... and {len(messages) - MOST_LISTED} faults more"
+        more = len(messages) - MOST_LISTED
+        assert shown_lines[-1] == (f"... and {more} faults more" if more > 1 else "... and 1 fault more")
 
 
 @pytest.mark.parametrize("error", [

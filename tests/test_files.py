@@ -146,6 +146,11 @@ class TestWriting:
             pass
         assert not list(tmp_path.iterdir())
 
+    @pytest.mark.parametrize("path", ["", ".", "/"])
+    def test_a_path_that_names_no_file_is_refused(self, path: str) -> None:
+        with pytest.raises(UserError, match="no file has this name"), atomic(path):
+            pass
+
     def test_a_file_gets_the_rights_that_others_get(self, tmp_path: Path) -> None:
         (tmp_path / "usual").write_text("")
         with atomic(tmp_path / "a.txt") as temporary:

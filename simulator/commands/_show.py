@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
+from click.core import ParameterSource
 
 from .. import escape
 from ..errors import OutsideDomain, UserError, shown
@@ -354,6 +355,21 @@ def checked_path(suffixes: tuple[str, ...]) -> Callable[[click.Context, click.Pa
         return value
 
     return check
+
+
+def checked_folder(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuses, before any work is done, no name, and a file where a folder is written to."""
+    value = not_empty(ctx, param, value)
+    if value is not None and os.path.exists(value) and not os.path.isdir(value):
+        raise UserError(f"{param.opts[0]} {shown(value)} is a file, and a folder is written", hint="name a folder, new or not")
+    return value
+
+
+def not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuses an empty text, such as that of a variable that is not set in a shell, which would count as an option left out."""
+    if value == "" and ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE:
+        raise UserError(f"{param.opts[0]} '' names nothing", hint="give it a value, or leave it out")
+    return value
 
 
 def picture_option(*names: str, help: str) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import UserError
-from ._show import Count
+from ._show import Count, not_empty
 
 if TYPE_CHECKING:
     from ..study.pool import Workers
@@ -29,7 +29,7 @@ def work_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options of a command that simulates many scenarios, and may keep their results in SQLite."""
     for option in (
         click.option("--merge", is_flag=True, help=MERGE_HELP),
-        click.option("--shard", metavar="I/N", help=SHARD_HELP),
+        click.option("--shard", metavar="I/N", callback=not_empty, help=SHARD_HELP),
         click.option("--resume", is_flag=True, help="Continue a table in SQLite: only missing rows are simulated."),
         click.option("--executor", metavar="NAME", help=EXECUTOR_HELP),
         click.option("--workers", type=Count(1, MOST_WORKERS), help=WORKERS_HELP),

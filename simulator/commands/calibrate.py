@@ -13,7 +13,7 @@ import click
 from .. import escape
 from ..errors import UserError
 from ..files import atomic
-from ._show import checked_path, json_option, print_json, print_table, say
+from ._show import checked_path, json_option, not_empty, print_json, print_table, say
 
 
 @click.group("calibrate", short_help="Make data for the simulator from your own measurements.")
@@ -166,7 +166,14 @@ def power(names: str | None, seconds: str, out: str | None, device: str, as_json
 
 @command.command("fit", short_help="Fit a profile to a table of measured kernels.")
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--gpu", "gpu_name", metavar="NAME", default="", help="GPU of the rows to fit, if the table names several or none.")
+@click.option(
+    "--gpu",
+    "gpu_name",
+    metavar="NAME",
+    default="",
+    callback=not_empty,
+    help="GPU of the rows to fit, if the table names several or none.",
+)
 @click.option("--out", metavar="FILE.yaml", callback=checked_path((".yaml", ".yml")), help="Write to this file, not to stdout.")
 @json_option
 def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
@@ -197,7 +204,12 @@ def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
 @command.command("trace", short_help="Make a table of kernels from a PyTorch trace.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--gpu", "gpu_name", metavar="NAME", default="", help="Name of the GPU in the table.  [default: the name in the trace]"
+    "--gpu",
+    "gpu_name",
+    metavar="NAME",
+    default="",
+    callback=not_empty,
+    help="Name of the GPU in the table.  [default: the name in the trace]",
 )
 @click.option(
     "--out", metavar="TABLE.csv", callback=checked_path((".csv",)), help="Write the table to this file, for `calibrate fit`."

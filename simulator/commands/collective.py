@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-SIZE = re.compile(r"(\d{1,18})\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
+SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 MOST_BYTES = 2**40
 MOST_ROWS = 4096
 FACE_VALUE = "note: stepwise uses nominal bandwidths and latencies of links; measurements of this fabric are not used"
@@ -35,10 +36,10 @@ class Size(click.types.IntParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         found = SIZE.fullmatch(str(value).strip())
-        size = int(found[1]) * UNITS[found[2].upper()] if found else 0
-        if not 1 <= size <= MOST_BYTES:
-            self.fail(f"{value!r} is not a size: bytes such as 8, 64K, 512M or 8G", param, ctx)
-        return size
+        size = Fraction(found[1]) * UNITS[found[2].upper()] if found else Fraction()
+        if size.denominator > 1 or not 1 <= size <= MOST_BYTES:
+            self.fail(f"{value!r} is not a size: bytes such as 8, 64K, 512M, 1.5G or 8G", param, ctx)
+        return int(size)
 
 
 @click.command("collective", short_help="Time a collective on a cluster: the table of nccl-tests.")
@@ -82,15 +83,15 @@ def command(
     from ..config.fabric_files import IDEAL
     from ..config.named_parts import Trust
     from ..fabrics.policy import links_of, reducing_networks
-    from ..study.collective import collective
+    from ..study.collective import collective, kind_named
 
-    kind = kind.replace("-", "_").lower()
+    kind = kind_named(kind)
     held = _matrix(matrix, kind, gpus) if matrix else None
     with progress("simulating") as expect:
         gpus = gpus if held is None else len(held)
         found = _large_enough(cluster, gpus, nodes, Trust(trust))
         sizes = [] if matrix else _sizes(first, last, factor)
-        options |= {"library": library.lower(), "fidelity": fidelity, "matrix": held, "expect": expect}
+        options |= {"library": library, "fidelity": fidelity, "matrix": held, "expect": expect}
         table = collective(kind, found, sizes, gpus=gpus, nodes=nodes, **options)
     rows = table.rows
     if fidelity == "stepwise" and found.fabric is not IDEAL:

@@ -6,13 +6,20 @@ import click
 
 from ..files import make_folder
 from ..units import show_s
-from ._show import json_option, print_json, print_pairs, progress
+from ._show import checked_folder, json_option, print_json, print_pairs, progress
 
 SCENARIO = "llama3-70b-64xh100"
 
 
 @click.command("demo", short_help="Show a first result, without a scenario file.")
-@click.option("--out", default="results/_scratch/demo", show_default=True, metavar="FOLDER", help="Folder for the files.")
+@click.option(
+    "--out",
+    default="results/_scratch/demo",
+    show_default=True,
+    metavar="FOLDER",
+    callback=checked_folder,
+    help="Folder for the files.",
+)
 @json_option
 def command(out: str, as_json: bool) -> None:
     """Simulate Llama-3 70B on 64 H100s, draw its timeline, and write its trace and its report."""

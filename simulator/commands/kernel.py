@@ -8,9 +8,10 @@ import click
 
 from ..fields import LEAST_FACTOR
 from ..study.legal_values import MOST_SCALAR, MOST_SIZE
-from ._show import Count, Positive, json_option, print_json, print_pairs
+from ._show import Count, Positive, json_option, not_empty, print_json, print_pairs
 
 POWERS = ("burst", "sustained")
+LIBRARY_HELP = "Library of kernels: fa1, fa2, fa3, cudnn, unfused, trtllm ...  [default: the usual]"
 POWER_HELP = "burst: in a short loop of launches, as tables time kernels; sustained: at the clock that a step sustains."
 
 
@@ -28,10 +29,10 @@ POWER_HELP = "burst: in a short loop of launches, as tables time kernels; sustai
 @click.option("--head-dim", type=Count(1, MOST_SIZE), help="Width of a head.  [default: 128]")
 @click.option("--causal/--full", default=None, help="Whether a token sees only those before it.  [default: causal]")
 @click.option("--top-k", type=Count(1, MOST_SIZE), help="Number of experts of moe_ffn that a token is sent to.")
-@click.option("--library", default="", help="Library of kernels: fa1, fa2, fa3, cudnn, unfused, trtllm ...  [default: the usual]")
+@click.option("--library", default="", callback=not_empty, help=LIBRARY_HELP)
 @click.option("--eager", is_flag=True, help="Split memory-bound operators as an eager framework does.")
 @click.option("--power", type=click.Choice(POWERS, case_sensitive=False), default="burst", show_default=True, help=POWER_HELP)
-@click.option("--profile", default="", help="What `trainsim calibrate fit` wrote for this GPU.")
+@click.option("--profile", default="", callback=not_empty, help="What `trainsim calibrate fit` wrote for this GPU.")
 @click.option(
     "--site-scalar", type=Positive(MOST_SCALAR, LEAST_FACTOR), help="How much longer every kernel takes on this machine."
 )

@@ -13,6 +13,7 @@ from ._show import (
     Count,
     json_option,
     long_option,
+    not_empty,
     picture_option,
     print_json,
     print_notes,
@@ -39,7 +40,7 @@ MOST_WAITS = 3
 @click.command("network", short_help="Show the links that limit a training step.")
 @scenario_argument
 @click.option("--top", type=Count(1, 100_000), default=10, show_default=True, help="Limiting links, and busiest links, to list.")
-@click.option("--link", "name", metavar="SOURCE>TARGET", help="Show the mean rate of this link over time.")
+@click.option("--link", "name", metavar="SOURCE>TARGET", callback=not_empty, help="Show the mean rate of this link over time.")
 @click.option("--bins", type=Count(1, 100_000), default=50, show_default=True, help="Intervals of the step for --link.")
 @picture_option("--plot", help="Draw the cluster, links coloured by utilisation.")
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from textwrap import fill
@@ -17,6 +16,7 @@ from ._show import (
     Count,
     Numbers,
     RankList,
+    checked_folder,
     checked_path,
     json_option,
     long_option,
@@ -51,13 +51,6 @@ REPORT_HELP = "Write one HTML file with figures, timeline, memory, network and c
 STEPS_HELP = "Simulate this number of steps from time zero and report their mean.  [default: one step of a long run]"
 
 
-def _checked_folder(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Refuses, before any work is done, a file where a folder is written to."""
-    if value is not None and os.path.exists(value) and not os.path.isdir(value):
-        raise UserError(f"{param.opts[0]} {shown(value)} is a file, and a folder is written", hint="name a folder, new or not")
-    return value
-
-
 @click.command("run", short_help="Simulate a training step.")
 @scenario_argument
 @click.option("--engine", type=click.Choice(ENGINES, case_sensitive=False), default="auto", show_default=True, help=ENGINE_HELP)
@@ -77,7 +70,7 @@ def _checked_folder(ctx: click.Context, param: click.Parameter, value: str | Non
 @click.option("--gantt-size", metavar="WxH", type=Numbers("x", "14x6", 2, 100), help="Width and height in inches, such as 14x6.")
 @click.option("--gantt-title", metavar="TEXT", help="Title of the timeline.")
 @click.option("--trace", metavar="FILE.json[.gz]", callback=checked_path((".json", ".json.gz")), help=TRACE_HELP)
-@click.option("--hta", metavar="FOLDER", callback=_checked_folder, help=HTA_HELP)
+@click.option("--hta", metavar="FOLDER", callback=checked_folder, help=HTA_HELP)
 @click.option("--report", metavar="FILE.html", callback=checked_path((".html",)), help=REPORT_HELP)
 @click.option("--costs", is_flag=True, help=COSTS_HELP)
 @what_if_options
@@ -217,9 +210,13 @@ def _write(run: Run, places: Sequence[str | None], look: dict[str, Any]) -> list
         events = trace(run, trace_file)
         written.append(("trace", f"{trace_file}, {events:,} events: open it in ui.perfetto.dev"))
     if hta_folder:
-        from ..figures.kineto import kineto
+        from ..figures.kineto import kineto, of_other_runs
 
-        written.append(("traces", f"{hta_folder}, of {counted(len(kineto(run, hta_folder)), 'rank')}: load the folder in HTA"))
+        files = kineto(run, hta_folder)
+        written.append(("traces", f"{hta_folder}, of {counted(len(files), 'rank')}: load the folder in HTA"))
+        if others := of_other_runs(hta_folder, files):
+            more = f"{counted(len(others), 'trace')} that this run did not write, such as {others[0]}"
+            print_notes([f"the folder {shown(hta_folder)} holds {more}; HTA reads all of them"])
     if report_file:
         from ..report.page import report
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import json_option, print_json, print_table, progress, say
+from ._show import json_option, not_empty, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
     from ..validate.report import ComparedRow, Report
@@ -26,8 +26,15 @@ BEYOND = "beyond the measured sizes"
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--kind", required=True, help="Kind of the rows: collectives, kernels or training.")
 @click.option("--rows", "with_rows", is_flag=True, help=f"Show every row.  [default: of tables of up to {FEW_ROWS}]")
-@click.option("--gpu", default="", help="GPU for rows of kernels that name none, or an unknown one: a name or a YAML file.")
-@click.option("--profile", default="", help="Profile written by `trainsim calibrate fit`, for kernels of its GPU.")
+@click.option(
+    "--gpu",
+    default="",
+    callback=not_empty,
+    help="GPU for rows of kernels that name none, or an unknown one: a name or a YAML file.",
+)
+@click.option(
+    "--profile", default="", callback=not_empty, help="Profile written by `trainsim calibrate fit`, for kernels of its GPU."
+)
 @click.option("--save", type=click.Path(path_type=Path), help="Save outcomes of training to this file, and resume from it.")
 @click.option("--show", "shown_id", metavar="ID", help="Print the scenario that a row of training becomes, and stop.")
 @click.option("--long", is_flag=True, help=LONG_HELP)
@@ -53,21 +60,22 @@ def command(
     standard errors to each side; that of a step includes the error of the model as a whole. Rows of training are steps of whole
     runs, simulated on all cores; a note names what a row states and the simulation leaves out.
     """
-    from ..validate.report import Own, rows_of, validate
+    from ..validate.report import Own, kind_named, rows_of, validate
 
+    kind = kind_named(kind)
     if shown_id is not None:
         if gpu or profile or save or with_rows:
             raise click.UsageError("--show prints a scenario and predicts nothing: leave out --rows, --gpu, --profile and --save")
         from ..validate.row_scenario import of_row, scenario_text
 
-        found = of_row(kind.lower(), rows_of(kind.lower(), file), shown_id)
+        found = of_row(kind, rows_of(kind, file), shown_id)
         print_json(found.scenario) if as_json else say(scenario_text(found), nl=False)
         return
     from ._saved_outcomes import SavedOutcomes
 
     with progress("predicting") as expect:
         own = Own(gpu, profile) if gpu or profile else None
-        report = validate(kind.lower(), file, own, long=long, saved=SavedOutcomes(save) if save else None, expect=expect)
+        report = validate(kind, file, own, long=long, saved=SavedOutcomes(save) if save else None, expect=expect)
         record = report.as_dict()
     for note in report.unread:
         say(note, err=True)

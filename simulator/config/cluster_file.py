@@ -186,7 +186,7 @@ class ClusterFile(Declared):
     gpus_per_node: Annotated[Degree, "number of GPUs per node (NVLink domain or server), such as 8"]
     nodes: Annotated[Degree, "number of nodes (NVLink domains or servers)"] = 1
     intra_node: Annotated[Inside | None, Text("intra_node"), "kind of the links inside a node, and rate per GPU and direction"]
-    inter_node: Annotated[Nics | None, Text("inter_node"), "number of NICs per node and rate of each; None for one node"] = None
+    inter_node: Annotated[Nics | None, Text("inter_node"), "number of NICs per node and rate of each; left out: one node"] = None
     shape: Annotated[str | None, Text("shape"), "topology of the network between nodes; left out: rail-optimized"] = None
     nodes_per_pod: Annotated[Degree, "number of nodes that share their leaf switches"] = 32
     oversubscription: Annotated[
@@ -210,13 +210,13 @@ class ClusterFile(Declared):
     spines: Annotated[Degree | None, "number of spine switches with ecmp routing; left out, one per uplink of a leaf"] = None
     dragonfly: Annotated[Dragonfly, "ports and groups of a dragonfly's routers"] = field(default_factory=Dragonfly)
     box: Annotated[Box, "inside of a server whose GPUs communicate over PCIe"] = field(default_factory=Box)
-    wan: Annotated[WanSites | None, "sites of a wide-area cluster; None for one site"] = None
-    host: Annotated[HostMemory | None, "memory of the CPUs of a node, for offloaded data; None where it is not known"] = None
+    wan: Annotated[WanSites | None, "sites of a wide-area cluster; left out for one site"] = None
+    host: Annotated[HostMemory | None, "memory of the CPUs of a node, for offloaded data; left out where it is not known"] = None
     vertices: Annotated[
-        tuple[Vertex, ...] | None, Length(0, MOST_VERTICES_AND_LINKS), "vertices of an explicit graph; None for other shapes"
+        tuple[Vertex, ...] | None, Length(0, MOST_VERTICES_AND_LINKS), "vertices of an explicit graph; left out for other shapes"
     ] = None
     links: Annotated[
-        tuple[Edge, ...] | None, Length(0, MOST_VERTICES_AND_LINKS), "links of an explicit graph; None for other shapes"
+        tuple[Edge, ...] | None, Length(0, MOST_VERTICES_AND_LINKS), "links of an explicit graph; left out for other shapes"
     ] = None
 
     comments: ClassVar[Mapping[str, Any]] = {"sources": dict[str, str]}

@@ -70,8 +70,8 @@ class Fabric(Declared):
         Literal["measured", "theoretical"], "measured: fitted to measured collectives; theoretical: set by hand"
     ]
     source: Annotated[str, "where the numbers can be looked up"]
-    inside: Annotated[Inside | None, "constants of the links inside a node; None if the file describes none"] = None
-    across: Annotated[Across | None, "constants of the network between nodes; None if the file describes none"] = None
+    inside: Annotated[Inside | None, "constants of the links inside a node; left out if there are none"] = None
+    across: Annotated[Across | None, "constants of the network between nodes; left out if there are none"] = None
     curves: Annotated[tuple[Curve, ...], NO_KEY, "measured curves with the links that they were measured on"] = ()
     choices: Annotated[
         tuple[Annotated[Choice, Also(_served)], ...],

@@ -10,6 +10,7 @@ from ..fields import Contradiction
 from ..kernels import Attention
 from ..plan.plan import Sharding
 from ..plan.recomputation import Recompute
+from ..units import counted
 from ..workload.blocks.dense import QUERIES, BlockOp
 from .derived import data_parallel_degree, data_parallel_ranks_in_node, has_whole_degrees
 from .scenario import Scenario
@@ -54,7 +55,7 @@ def _no_groups_in_nodes(dp: int, in_node: int) -> Found:
 def faults_of_units(sharding: Sharding, most: int) -> Found:
     """Faults of the layers that are gathered together, where the largest stage has `most` layers."""
     if sharding.unit != "half-layer" and sharding.unit > most:
-        yield "plan.sharding.unit", f"the largest stage has {most} layers, fewer than {sharding.unit}", f"unit: {most}"
+        yield "plan.sharding.unit", f"the largest stage has {counted(most, 'layer')}, fewer than {sharding.unit}", f"unit: {most}"
 
 
 def faults_of_kept_results(scenario: Scenario) -> Found:
@@ -75,7 +76,8 @@ def faults_of_recomputed_layers(chosen: Recompute, most: int) -> Found:
     """Faults of the choice of layers that the backward pass recomputes, where the largest stage has `most` layers."""
     for name, value in (("first", chosen.first or 1), ("every", chosen.every), ("together", chosen.together)):
         if value > most:
-            yield f"plan.recompute.{name}", f"the largest stage has {most} layers, fewer than {value}", f"{name}: {most}"
+            message = f"the largest stage has {counted(most, 'layer')}, fewer than {value}"
+            yield f"plan.recompute.{name}", message, f"{name}: {most}"
     if chosen.first and chosen.first < chosen.every <= most:
         message = f"there is no layer number {chosen.every} among the first {chosen.first} of a stage"
         yield "plan.recompute.every", message, f"every: {chosen.first}"

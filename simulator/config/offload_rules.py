@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..fields import Contradiction
 from ..plan.offload import KEPT_LAYERS, Offload
 from ..plan.plan import WITH_MASTER_COPY
+from ..units import counted
 from ..workload.optimizer import Optimizer
 from .derived import data_parallel_degree
 from .scenario import Scenario
@@ -56,6 +57,7 @@ def faults_of_offloaded_layers(chosen: Offload, most: int) -> Found:
     """Faults of the fraction of layers whose activations are copied, where the largest stage has `most` layers."""
     if chosen.activations and not chosen.layers(most):
         least = KEPT_LAYERS + 1
-        message = f"{chosen.activations:g} of {most} layers of a stage, of which the last {KEPT_LAYERS} are never copied, is none"
+        of_stage = f"{chosen.activations:g} of {counted(most, 'layer')} of a stage"
+        message = f"{of_stage}, of which the last {KEPT_LAYERS} are never copied, is none"
         hint = f"stages of {least} layers or more" if most < least else f"activations: {1 / most:.2g}"
         yield "plan.offload.activations", message, hint

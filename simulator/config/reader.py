@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from typing import Any, TypeVar
@@ -151,16 +151,17 @@ class _Reader:
         if field.record and field.record is field.kind:
             return self.record(field.kind, data, place, field)
         if field.choices:
-            word = data if isinstance(data, str) and data in field.choices else self.choice(field, data)
-            return self._no_choice(field, data, place) if word is None else word
+            return self._chosen(field, data, place)
         if field.origin in CONTAINERS:
             return self._container(field, data, place)
         if field.members:
             fitting = next((one for one in field.members if _takes(one, data)), None)
             words = next((one.choices for one in field.members if one.choices), ())
+            others = [WORDS[_kind(one)] for one in field.members if not one.choices]
             if not fitting and words:
-                others = [WORDS[_kind(one)] for one in field.members if not one.choices]
                 return self.fault(place, f" should be {either((*words, *others))}, not {shown(data)}", field.meaning)
+            if fitting and fitting.choices:
+                return self._chosen(fitting, data, place, others)
             return self.value(fitting or field.members[0], data, place)
         if not _takes(field, data):
             return self._mistyped(field, data, place)
@@ -172,6 +173,11 @@ class _Reader:
                 return data
             return self.fault(place, f" should be text in UTF-8, not {shown(data)}", self._how(field))
         return data
+
+    def _chosen(self, field: Form, data: Any, place: Place, others: Sequence[str] = ()) -> Any:
+        """The choice that a word means; `others` are what may stand there in place of a word."""
+        word = data if isinstance(data, str) and data in field.choices else self.choice(field, data)
+        return self._no_choice(field, data, place, others) if word is None else word
 
     def _mistyped(self, field: Form, data: Any, place: Place) -> Any:
         kind = _kind(field)
@@ -219,7 +225,7 @@ class _Reader:
             return WRONG
         return values if mapped else into(values.values())
 
-    def _no_choice(self, field: Form, data: Any, place: Place) -> Any:
+    def _no_choice(self, field: Form, data: Any, place: Place, others: Sequence[str]) -> Any:
         word, later = shown(data).strip("'"), field.note(Later) or Later(())
         coming = {plain(known): known for known in later.words}
         if plain(word) in coming:
@@ -227,7 +233,8 @@ class _Reader:
             return self.fault(place, f": {named} is not modelled yet", f"use {either(field.choices)}")
         noun = field.note(Noun)
         none = f"no {noun.name}" if noun else "none of the choices"
-        return self.fault(place, f": {shown(data)} is {none}", did_you_mean(word, field.choices))
+        said = true_or_false(data) if WORDS[bool] in others else ""
+        return self.fault(place, f": {shown(data)} is {none}", said or ", or ".join((did_you_mean(word, field.choices), *others)))
 
     def _within(self, field: Form, data: Any, place: Place) -> bool:
         """Whether data satisfies the limits and choices noted beside its type."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,8 @@ from ..errors import did_you_mean, either
 from ..fields import Declared, keys, once
 from .document import Place, dotted
 
+ONE_LETTER = 0.85
+"""Similarity from which a key counts as a misspelling of one of its mapping (rank for ranks), whatever other mappings have."""
 _DEGREES = {
     "tp": ("tensor_parallel", "tensor_parallelism", "tensor_model_parallel", "tensor_model_parallel_size"),
     "pp": ("pipeline_parallel", "pipeline_parallelism", "pipeline_model_parallel", "pipeline_model_parallel_size", "stages"),
@@ -103,6 +106,8 @@ def whole_number(value: Any) -> str:
 def unknown_key(root: type[Declared], owner: type[Declared], within: Place, at: Place) -> tuple[str, str]:
     """The message for an unknown key of a mapping, and the key that the user probably intended."""
     key = str(within[-1])
+    if key in owner.before:
+        return ": a setting cannot name the file to start from", f"write {key}: in the file of the scenario"
     if key in owner.not_yet:
         return f": {owner.not_yet[key]}", owner.instead
     if len(within) == 1 and plain(key) in OPTIONS:
@@ -110,7 +115,8 @@ def unknown_key(root: type[Declared], owner: type[Declared], within: Place, at: 
     known = [*keys(owner), *owner.comments, *owner.before]
     paths, likely_key = shortest_paths(root), other_names().get(plain(key), key)
     likely_key = likely_key if likely_key in paths or likely_key in known else key
-    elsewhere = None if likely_key in known else paths.get(likely_key)
+    beside = likely_key == key and get_close_matches(key, known, n=1, cutoff=ONE_LETTER)
+    elsewhere = None if likely_key in known or beside else paths.get(likely_key)
     return ": unknown key", f"did you mean {dotted(elsewhere)!r}?" if elsewhere else did_you_mean(likely_key, known)
 
 

@@ -146,7 +146,15 @@ def as_user_errors(what: str, hint: str) -> Iterator[None]:
         skipped = (str(Path(__file__).parent.parent), str(Path(importlib.__file__).parent), "<")
         theirs = [f for f in extract_tb(error.__traceback__) if not f.filename.startswith(skipped)]
         at = f" at {Path(theirs[-1].filename).name}:{theirs[-1].lineno}" if theirs else ""
-        raise UserError(f"{what} raised {type(error).__name__}{at}: {error}", hint=hint) from error
+        raise UserError(f"{what} raised {type(error).__name__}{at}: {_message(error)}", hint=hint) from error
+
+
+def _message(error: BaseException) -> str:
+    """The message of an exception, whose class may be user code too."""
+    try:
+        return str(error)
+    except Exception as another:
+        return f"its message raised {type(another).__name__}"
 
 
 class Watched:

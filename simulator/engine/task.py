@@ -36,6 +36,9 @@ BOTH = 2
 LEAST_SPEED = FULL_SPEED // 2
 """The lowest speed of a slowed task, however much of its resource others take."""
 
+NO_END_NS = 1 << 62
+"""A time that no run reaches."""
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -66,6 +69,16 @@ class Profile:
     def at(self, now_ns: int) -> int:
         """The value at a time."""
         return self.value[bisect_right(self.since_ns, now_ns) - 1]
+
+    def lasting_ns(self, start_ns: Array, solo_ns: Array) -> Array:
+        """The time that tasks of these durations at full speed take from these starts, if the profile is their speed."""
+        now_ns, left = start_ns.copy(), solo_ns << SPEED_BITS
+        for until_ns, speed in zip((*self.since_ns[1:], NO_END_NS), self.value, strict=True):
+            room_ns = np.maximum(until_ns - now_ns, 0)
+            taken_ns = np.minimum(room_ns, -(-left // speed)) if speed else np.where(left > 0, room_ns, 0)
+            now_ns += taken_ns
+            left = np.maximum(left - speed * taken_ns, 0)
+        return now_ns - start_ns
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -25,13 +25,14 @@ from typing import Any
 from ..binding.collective_policy import AUTO, Choose, CollectivePolicy, Timing, takes
 from ..config import catalog, fabric_files
 from ..config.fabric_files import IDEAL, Fabric, Loader, outline
+from ..config.suggestions import meant
 from ..costs.collectives import nccl_choice, theory
 from ..costs.collectives.curves import DIRECT_MOST_BYTES, Curve, UncontendedTime, uncontended_time
 from ..costs.collectives.link_constants import Across, Inside
 from ..costs.collectives.nccl_choice import Choice
 from ..costs.collectives.theory import Call
 from ..engine.task import Array
-from ..errors import UserError, did_you_mean
+from ..errors import UserError, did_you_mean, shown
 from ..hardware.cluster import Cluster
 from ..units import NS_PER_S
 from .unmeasured_algorithms import PlacedRounds, pieces_correction_on, placed_by_nodes
@@ -227,11 +228,11 @@ QUANTUM = ("hdr-ib", "ndr-ib", "xdr-ib")
 
 def policy_on(cluster: Cluster, algorithm: str = AUTO, pieces: int | None = None, library: str = NCCL) -> CollectivePolicy:
     """The collective policy of a cluster: with the named algorithm or the library's choices, and with `pieces` pieces."""
-    known, wanted = catalog.files("collectives"), catalog.written("collectives", algorithm)
-    if wanted not in (AUTO, *known):
-        raise UserError(f"no algorithm {algorithm!r}", hint=did_you_mean(algorithm, [AUTO, *known]))
+    known = catalog.files("collectives")
+    if (wanted := meant(algorithm.strip(), (AUTO, *known))) is None:
+        raise UserError(f"no algorithm {shown(algorithm)}", hint=did_you_mean(algorithm, [AUTO, *known]))
     if catalog.plain(library) not in LIBRARIES:
-        raise UserError(f"no library {library!r}", hint=did_you_mean(library, LIBRARIES))
+        raise UserError(f"no library {shown(library)}", hint=did_you_mean(library, LIBRARIES))
     links, does = links_of(cluster), LIBRARIES[catalog.plain(library)]
     own = does.more(links) if links else AT_FACE_VALUE
     choices = {kind: [*names, *own.get(kind, ())] for kind, names in COMMON_ALGORITHMS.items()}

@@ -59,6 +59,12 @@ def kineto(run: Run, folder: str | Path, *, ranks: Iterable[int] | None = None) 
     return files
 
 
+def of_other_runs(folder: str | Path, files: Iterable[Path]) -> list[str]:
+    """The names of the traces of ranks in a folder that are not among the files of a run; tools read all of a folder."""
+    written = {file.name for file in files}
+    return sorted((file.name for file in Path(folder).glob("rank_*.json.gz") if file.name not in written), key=len)
+
+
 def events_of(run: Run, rank: int, zero_ns: int) -> Iterator[dict[str, Any]]:
     """The events of a rank in the order of their starts: each kernel and its launch; `zero_ns` is time zero."""
     labels, timeline = run.labels[run.coordinate(rank)], run.engine_timeline

@@ -20,6 +20,7 @@ ROOM = 1.16
 def waterfall_plot(run: Run, shown: Waterfall | None = None) -> Figure:
     """A matplotlib figure of the waterfall of a run, which is computed unless it is given."""
     must_be(run, Run, "run", "a run", "waterfall_plot(sim.simulate(model, cluster, plan, job))")
+    must_be(shown, (Waterfall, type(None)), "shown", "a waterfall", "waterfall_plot(run), or that of explain(run)")
     found = shown or waterfall(run)
     *causes, peak = found.bars
     bars = [bar for bar in causes if abs(found.fraction(bar)) >= LEAST]

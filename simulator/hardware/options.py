@@ -40,10 +40,10 @@ class Box(Declared):
     """Inside of a server whose GPUs communicate over PCIe."""
 
     sockets: Annotated[int, Limits(ge=1, le=16), "number of CPU sockets of a node"] = 2
-    gpus_per_switch: Annotated[Degree | None, "number of GPUs per PCIe switch; None if GPUs are attached to sockets"] = None
+    gpus_per_switch: Annotated[Degree | None, "number of GPUs per PCIe switch; left out if GPUs are attached to sockets"] = None
     socket_bytes_per_s: Annotated[BytesPerSecond | None, "rate between two sockets; left out: that of a GPU's PCIe link"] = None
     bridge_bytes_per_s: Annotated[
-        BytesPerSecond | None, "rate of the NVLink bridge of GPUs 2i and 2i + 1; None without bridges"
+        BytesPerSecond | None, "rate of the NVLink bridge of GPUs 2i and 2i + 1; left out without bridges"
     ] = None
 
 

@@ -19,6 +19,7 @@ from math import isclose
 from ..config import catalog, load
 from ..config.catalog import gpu_named
 from ..config.fabric_files import outline
+from ..config.suggestions import meant
 from ..errors import UserError, did_you_mean, shown
 from ..hardware.cluster import Cluster
 from ..units import BITS_PER_BYTE, GB
@@ -104,9 +105,9 @@ def word(row: Row, column: str, known: Collection[str], usual: str = "") -> str:
     written = catalog.plain(row[column]) or usual
     if not written:
         raise UserError(f"{column} is blank")
-    if written not in known:
+    if (found := meant(written, known)) is None:
         raise UserError(f"{column}: {shown(row[column])} is not known; {did_you_mean(written, known)}")
-    return written
+    return found
 
 
 def _inside(row: Row, node: Node, gpu: str) -> dict[str, object]:

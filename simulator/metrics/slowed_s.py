@@ -1,7 +1,7 @@
 """Time by which communication slows the kernels beside it: their excess over their own time, in seconds per step.
 
-Where a rank waits anyway, as in a pipeline bubble, the step may be longer by less. Kernels of a rank whose speed a perturbation
-changes over time are left out.
+Where a rank waits anyway, as in a pipeline bubble, the step may be longer by less. A perturbed speed of the rank is no
+communication: the own time of a kernel is that at the speeds of its rank from the start of the kernel on.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..engine.stretched_timeline import StretchedTimeline
+from ..engine.task import TaskGraph
 from . import Array, Observation
 
 SCALES = "time"
@@ -21,10 +22,19 @@ def measure(observed: Observation) -> float:
     expansion, times = observed.timeline.expansion, observed.timeline.times
     if expansion.graph.sharing is None:
         return 0.0
-    slowed = (expansion.graph.sharing.resource >= 0) & ~expansion.graph.changing_speed_tasks()
-    longer_ns = np.where(slowed, times.end_ns - times.start_ns - expansion.graph.stretched_ns(), 0)
+    slowed, own_ns = expansion.graph.sharing.resource >= 0, _own_ns(expansion.graph, times.start_ns)
+    longer_ns = np.where(slowed, times.end_ns - times.start_ns - own_ns, 0)
     per_class = [(longer_ns[expansion.tasks_of(which)] * observed.calls(which)).sum() for which in range(len(observed.labels))]
     return observed.mean_s(np.array(per_class))
+
+
+def _own_ns(graph: TaskGraph, start_ns: Array) -> Array:
+    """The duration of every task from its start, if no other task took a part of a resource."""
+    own_ns, changing = graph.stretched_ns(), graph.changing_speed_tasks()
+    for speed, profile in enumerate(graph.speed_profile.tolist()):
+        tasks = np.flatnonzero(changing & (graph.speed == speed))
+        own_ns[tasks] = graph.profiles[profile].lasting_ns(start_ns[tasks], graph.solo_ns[tasks])
+    return own_ns
 
 
 def _of_stretches_ns(observed: Observation, timeline: StretchedTimeline) -> list[Array]:

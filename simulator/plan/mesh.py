@@ -42,9 +42,10 @@ class Mesh:
     def of(cls, degrees: Mapping[str, int], rank_order: str) -> Mesh:
         """From degrees and an order such as "tp-cp-ep-dp-pp", with dashes or underscores, in any case; axes of degree 1 may be
         left out of the order."""
-        order = tuple(rank_order.strip().lower().replace("_", "-").split("-"))
-        for axis in order:
-            if axis not in AXES:
+        written = rank_order.strip().replace("_", "-").split("-")
+        order = tuple(axis.lower() for axis in written)
+        for axis in written:
+            if axis.lower() not in AXES:
                 raise UserError(f"rank_order: {axis!r} is not an axis", hint=did_you_mean(axis, AXES))
         if len(set(order)) < len(order):
             raise UserError(f"rank_order {rank_order!r} names an axis twice", hint="tp-cp-ep-dp-pp")

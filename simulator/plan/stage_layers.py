@@ -24,7 +24,8 @@ from ..workload.blocks.prediction import further_tokens
 from ..workload.model import Model
 from .plan import EVEN, Plan
 
-ENDS = re.compile(r"first=(\d{1,7})(?:, ?last=(\d{1,7}))?|last=(\d{1,7})")
+ENDS = re.compile(r"(?=.*first=(\d{1,7}))?(?=.*last=(\d{1,7}))?(?:first=\d+(?:,last=\d+)?|last=\d+(?:,first=\d+)?)")
+"""A layout of the first stage, of the last one, or of both in either order."""
 GROUP = re.compile(r"\(([^()]+)\)\*(\d{1,7})")
 LETTER = re.compile(r"([EtL|])\*(\d{1,7})")
 MOST_LETTERS = 1 << 16
@@ -38,9 +39,10 @@ def readable(layout: object) -> str | tuple[int, ...]:
         return tuple(layout)
     if not isinstance(layout, str) or not layout:
         raise UserError(f"{shown(layout)} is not a layout of layers", hint=EXAMPLES)
-    if layout != EVEN and not ENDS.fullmatch(layout):
-        _of_megatron(layout)
-    return layout
+    dense = "".join(layout.split())
+    if dense != EVEN and not ENDS.fullmatch(dense):
+        _of_megatron(dense)
+    return dense
 
 
 def stage_layers(plan: Plan, model: Model, sequence_length: int, stages: int) -> tuple[int, ...]:
@@ -84,7 +86,7 @@ def _counts(layout: str | Sequence[int], layers: int, stages: int) -> tuple[int,
     ends = ENDS.fullmatch(layout)
     if ends is None:
         return _of_megatron(layout)
-    first, last = ([int(count)] if count else [] for count in (ends[1], ends[2] or ends[3]))
+    first, last = ([int(count)] if count else [] for count in (ends[1], ends[2]))
     others = stages - len(first) - len(last)
     left = layers - sum(first) - sum(last)
     if min(others, left) < 0 or (left and not others):

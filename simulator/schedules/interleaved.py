@@ -24,12 +24,8 @@ WITH_ONE = {"chunks": "1f1b"}
 def refuse(shape: Shape) -> None:
     ranks, microbatches, group = shape.ranks, shape.microbatches, shape.group
     if group is None:
-        rounds = max(1, microbatches // ranks)
-        if microbatches % rounds:
-            nearest = _nearest(microbatches, (m for m in range(1, microbatches + ranks + 1) if m % max(1, m // ranks) == 0))
-            reason = f"interleaved takes equal rounds of about {ranks} microbatches: {microbatches} do not divide into {rounds}"
-            group = smallest_group(shape)
-            raise OutsideDomain(reason, nearest={"microbatches": nearest}, other={"group": group} if group else None)
+        smallest = smallest_group(shape)
+        refuse_rounds("interleaved", shape, {"group": smallest} if smallest else None)
         return
     if ranks > microbatches:
         reason = f"interleaved in groups needs at least as many microbatches as ranks: {microbatches} < {ranks}"
@@ -38,6 +34,16 @@ def refuse(shape: Shape) -> None:
         nearest = _nearest(group, (g for g in range(ranks, microbatches + 1) if _legal(g, shape)))
         reason = f"a group must be {ranks} to {microbatches}, and leave over none or at least {ranks} microbatches: not {group}"
         raise OutsideDomain(reason, nearest={"group": nearest})
+
+
+def refuse_rounds(name: str, shape: Shape, other: dict[str, int] | None = None) -> None:
+    """Refuses a number of microbatches that torch's rounds do not divide; `other` is what makes it legal all the same."""
+    ranks, microbatches = shape.ranks, shape.microbatches
+    rounds = max(1, microbatches // ranks)
+    if microbatches % rounds:
+        nearest = _nearest(microbatches, (m for m in range(1, microbatches + ranks + 1) if m % max(1, m // ranks) == 0))
+        reason = f"{name} takes equal rounds of about {ranks} microbatches: {microbatches} do not divide into {rounds}"
+        raise OutsideDomain(reason, nearest={"microbatches": nearest}, other=other)
 
 
 def smallest_group(shape: Shape) -> int | None:

@@ -19,7 +19,7 @@ WITH_ONE = {"chunks": "zb-h1"}
 
 
 def refuse(shape: Shape) -> None:
-    interleaved.refuse(replace(shape, group=None))
+    interleaved.refuse_rounds("interleaved-zb", shape)
 
 
 def order(rank: int, shape: Shape) -> Iterator[Slot]:

@@ -194,8 +194,19 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
     runs = [_job_run(*of) for of in zip(placed, memory, _means_s(placed, edges), alone_s, strict=True)]
     if placed[0].least_steps == ONE_STEP:
         notes.append("a disturbance begins or ends: every job does one step, from a standing start to its last arrival")
-    notes += unused(tenancy.tenants[0].scenario)
+    notes += _without_effect(placed, tenancy)
     return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, *_common_ns(edges), tuple(notes))
+
+
+def _without_effect(placed: Sequence[_Placed], tenancy: Tenancy) -> list[str]:
+    """A sentence for each value without effect: on what all jobs share once, on others with the name of the job. The cluster is
+    the whole one, because the part of a job may have more NICs than GPUs."""
+    found = []
+    for job in placed:
+        for sentence in unused(replace(job.tenant.scenario, cluster=tenancy.cluster)):
+            of_all = sentence.startswith(tuple(f"{key}." for key in SHARED))
+            found.append(sentence if of_all else f"{job.tenant.name}: {sentence}")
+    return list(dict.fromkeys(found))
 
 
 def _job_run(job: _Placed, memory: Sequence[RankMemory], step_s: float, alone_s: float) -> JobRun:

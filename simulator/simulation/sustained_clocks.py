@@ -12,7 +12,7 @@ from .result import Result
 def sustained_clocks_s(result: Result) -> float:
     """Seconds of a step, the mean over ranks: a part of the time of compute, so kernels of the optimizer do not count.
 
-    A rank with a lower speed takes as much longer. Kernels of a rank whose speed changes on the way count at full speed.
+    A kernel of a rank with a lower speed takes as much longer, at the speeds that the rank has from the start of the kernel on.
     """
     prices = result.prices
 

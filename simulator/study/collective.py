@@ -23,6 +23,7 @@ from ..binding.stepwise import Counts, stepwise
 from ..collectives import Everyone, is_pipelined
 from ..config import catalog, load
 from ..config.fabric_files import IDEAL
+from ..config.suggestions import meant
 from ..costs.collectives.theory import FEWEST_AT_A_SWITCH
 from ..engine.fold import fold, unfolded
 from ..engine.replay import with_fixed_durations
@@ -153,6 +154,14 @@ class CollectiveTable(Summarised):
         return {**head, "rows": [row.as_dict() for row in self.rows]}
 
 
+def kind_named(kind: str) -> str:
+    """The kind of collective that a name means, in any case, with dashes or underscores. Raises `UserError` if there is none."""
+    known = meant(kind, KINDS)
+    if known is None:
+        raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(str(kind), KINDS))
+    return known
+
+
 def collective(
     kind: str, cluster: Cluster, sizes_bytes: Iterable[int] = (), *, gpus: int | Listed | None = None,
     nodes: int | None = None, algorithm: str = AUTO, fidelity: str = "fluid", pieces: int | None = None, library: str = NCCL,
@@ -167,8 +176,7 @@ def collective(
     Work that is estimated to take longer than 30 s or more than 4 GiB is refused, unless `long` allows it.
     """
     must_be(cluster, Cluster, "cluster", "a cluster", 'sim.cluster("dgx-h100", nodes=8)')
-    if kind not in KINDS:
-        raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(str(kind), KINDS))
+    kind = kind_named(kind)
     options = {"pieces": pieces, "algorithm": algorithm, "library": library, "fidelity": fidelity, "nodes": nodes}
     legal_values.check("a collective", {"gpus": None if isinstance(gpus, LISTED) else gpus, **options}, LEGAL)
     gpus = _named(gpus, cluster, nodes) if isinstance(gpus, LISTED) else gpus

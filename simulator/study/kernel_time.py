@@ -170,11 +170,12 @@ def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -
     legal_values.check("a kernel", {"op": op, "gpu": gpu, "dtype": dtype, **options}, LEGAL)
     chosen = options.pop("power", "burst")
     asked = _Request(op, table_name(op), gpu, {"batch": 1, "library": "", "eager": False, "profile": "", **options})
-    dtype, library, site_scalar = table_name(dtype), asked.options["library"], asked.options.get("site_scalar")
+    written, dtype = dtype, table_name(dtype)
+    library, site_scalar = asked.options["library"], asked.options.get("site_scalar")
 
     def check_dtype() -> None:
         if dtype not in WIDTH:
-            raise UserError(f"no kernels in {dtype}", hint=did_you_mean(dtype, WIDTH))
+            raise UserError(f"no kernels in {shown(written)}", hint=did_you_mean(dtype, WIDTH))
 
     def check_op() -> None:
         if asked.name not in KNOWN and workload_name(asked.name) not in PASSES:

@@ -33,12 +33,12 @@ class Mtbf(Declared):
 class Checkpoints(Declared):
     """Interval, kind and storage of checkpoints."""
 
-    interval_s: Annotated[Span | None, "time of training between two checkpoints; None for the best interval"] = None
+    interval_s: Annotated[Span | None, "time of training between two checkpoints; left out: the best interval"] = None
     kind: Annotated[Literal["sync", "async"], "sync: training waits for the storage; async: for the copy to the host only"] = (
         "sync"
     )
     node_bytes_per_s: Annotated[BytesPerSecond, "rate at which a node reads and writes the storage"] = 2.0 * GB
-    storage_bytes_per_s: Annotated[BytesPerSecond | None, "rate of the storage in total; None for no limit"] = None
+    storage_bytes_per_s: Annotated[BytesPerSecond | None, "rate of the storage in total; left out: no limit"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Recovery(Declared):
 
     detection_s: Annotated[Span, "time until a failure is noticed"] = 5.0 * MINUTE_S
     restart_s: Annotated[Span, "time to restart the job, without reading the checkpoint"] = 10.0 * MINUTE_S
-    spares: Annotated[int | None, Limits(ge=0, le=100_000), "spare nodes; None for always enough"] = None
+    spares: Annotated[int | None, Limits(ge=0, le=100_000), "spare nodes; left out: always enough"] = None
     repair_s: Annotated[Span, "mean time until a node whose GPU or NIC failed is back"] = 24.0 * HOUR_S
 
 
@@ -55,7 +55,7 @@ class Recovery(Declared):
 class Stragglers(Declared):
     """GPUs that are slow for a while; all others wait for them."""
 
-    gpu: Annotated[Between, "mean time between two slow spells of one GPU; None for none"] = None
+    gpu: Annotated[Between, "mean time between two slow spells of one GPU; left out: none"] = None
     speed: Annotated[float, Limits(ge=0.001, le=1), "speed of a slow GPU"] = 0.8
     lasts_s: Annotated[Span, "time that a spell lasts"] = 1.0 * HOUR_S
 

@@ -19,6 +19,7 @@ from ..config.document import Document
 from ..config.load import document_of, document_with, list_of_settings
 from ..config.named_parts import Trust
 from ..config.scenario import Scenario, ScenarioFile, from_document
+from ..config.suggestions import meant
 from ..errors import Fault, Infeasible, UserError, cut, did_you_mean, must_be, shown
 from ..escape import Summarised
 from ..fields import keys
@@ -181,22 +182,22 @@ def _scenario(scenario: str | Path | Mapping[str, Any], settings: tuple[str, ...
 
 def factor_of(name: str, text: str) -> float:
     """The factor that `x2` stands for, on the rate of a name of the hardware."""
-    if name not in SCALED:
+    if (known := meant(name, SCALED)) is None:
         hint = f"{did_you_mean(name, SCALED)}, and fields such as plan.tp"
         raise UserError(f"--what-if {shown(name)}: nothing has this name", hint=hint)
     try:
-        factor = float(text[1:]) if text[:1] == "x" else None
+        factor = float(text[1:]) if text[:1] in ("x", "X") else None
     except ValueError:
         factor = None
     if factor is None or not LEAST <= factor <= MOST:
-        hint = f"write {name}=x2 for {SCALED[name]} of twice the rate, between x{LEAST:g} and x{MOST:g}"
+        hint = f"write {known}=x2 for {SCALED[known]} of twice the rate, between x{LEAST:g} and x{MOST:g}"
         raise UserError(f"--what-if {name}: {shown(text)} is not a factor", hint=hint)
     return factor
 
 
 def scaled(scenario: Scenario, name: str, factor: float) -> Scenario:
     """A scenario on hardware with one rate `factor` times as high."""
-    cluster = scenario.cluster
+    cluster, name = scenario.cluster, meant(name, SCALED) or name
     if name == "host":
         times = {one: took_s / factor for one, took_s in asdict(scenario.framework.host).items()}
         if not any(times.values()):
@@ -226,8 +227,9 @@ def _outcome(change: str, scenario: Scenario | Infeasible, base: Run, *, allow_o
     before_s, after_s = base.metrics.step_time_s, run.metrics.step_time_s
     fraction = after_s / before_s - 1
     name, _, value = (part.strip() for part in change.partition("="))
-    same = "no rank waits for it" if name in SCALED else "the step takes as long"
-    same = "nothing changes" if name in SCALED and factor_of(name, value) == 1 else same
+    is_scaled, name = meant(name, SCALED) is not None, meant(name, SCALED) or name
+    same = "no rank waits for it" if is_scaled else "the step takes as long"
+    same = "nothing changes" if is_scaled and factor_of(name, value) == 1 else same
     cap = _cap(name, scenario.cluster, base.scenario.cluster) if after_s != before_s or _uses_nics(base) else ""
     note = cap or (same if after_s == before_s else "")
     faster = base.scenario.cluster.gpu.site_scalar / run.scenario.cluster.gpu.site_scalar if name == "gpu" else 1.0

@@ -23,6 +23,7 @@ from statistics import mean, median
 from typing import Any
 
 from ..config import catalog
+from ..config.suggestions import meant
 from ..errors import ALIKE, UserError, did_you_mean, must_be, nearest, shown
 from ..escape import Summarised
 from ..measurements.csv_tables import Row, check_header, described, line_of, number, read, with_gpu
@@ -146,7 +147,8 @@ def validate(
     """Predicts every row of a table, or of the shipped published rows if no table is given. Tables that take long are refused,
     unless `long` permits them. A kind with an `EFFORT` uses the outcomes in `saved`, and adds new ones as they come."""
     must_be(own, (Own, type(None)), "own", "a GPU with its profile", 'Own(gpu="h100", profile="mine.yaml")')
-    known, rows = kind_named(kind), rows_of(kind, path)
+    kind = kind_named(kind)
+    known, rows = kinds()[kind], rows_of(kind, path)
     if own and not hasattr(known, "own_gpu"):
         raise UserError(f"--gpu, --profile: say nothing about {kind}", hint="leave them out")
     if saved is not None and not hasattr(known, "EFFORT"):
@@ -159,23 +161,23 @@ def validate(
     return compare_rows(known, rows, str(path), own)
 
 
-def kind_named(kind: str) -> Any:
-    """The module of a kind."""
+def kind_named(kind: str) -> str:
+    """The kind that a name in any case means. Raises `UserError` for an unknown one."""
     known = kinds()
-    if kind not in known:
+    if (name := meant(kind, known)) is None:
         raise UserError(f"no kind {shown(kind)}", hint=did_you_mean(str(kind), known))
-    return known[kind]
+    return name
 
 
 def rows_of(kind: str, path: str | Path | None) -> list[Row]:
     """The rows of a table, or the shipped published rows if no table is given."""
-    known = kind_named(kind)
+    kind = kind_named(kind)
     must_be(path, (str, Path, type(None)), "path", "the name of a table", 'sim.validate("kernels", "kernels.csv")')
     if path is not None:
         return list(read(Path(path)))
-    if not hasattr(known, "published"):
+    if not hasattr(kinds()[kind], "published"):
         raise UserError(f"no measured {kind} ship with the simulator", hint=f"name a table: trainsim validate --kind {kind} FILE")
-    return list(known.published())
+    return list(kinds()[kind].published())
 
 
 def compare_rows(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None, **options: Any) -> Report:

@@ -61,6 +61,39 @@ cli.main()
 """
 """A run of which some code swallows what the interrupt raises, and which goes on to its end."""
 
+IN_A_FINALIZER = """
+import os, signal, sys, time
+from simulator import cli
+from simulator.config import load
+
+class Ends:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{signal})
+        time.sleep(0)
+
+def held(*args, **named):
+    Ends()
+    time.sleep(60)
+    raise AssertionError("nobody stopped this")
+
+load.load = held
+sys.argv = ["trainsim", "run", "s.yaml"]
+cli.main()
+"""
+"""A run that is interrupted within a finalizer, where Python prints and forgets what the interrupt raises."""
+
+CHATTY = """
+import atexit, os, subprocess, sys
+from simulator.schedules.gpipe import order
+
+print("printed")
+print("printed past redirections", file=sys.__stdout__)
+subprocess.run(["echo", "printed by a program"])
+os.write(1, b"printed by a library\\n")
+atexit.register(print, "printed at the end")
+"""
+"""A schedule of a user that writes to stdout in every way."""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -101,6 +134,15 @@ def test_an_interrupt_that_came_to_nothing_is_still_told(folder: Path, signal: s
     assert done.returncode == code
     assert "all output was written" in done.stderr
     assert json.loads(done.stdout)["step_time_s"] > 0
+
+
+@pytest.mark.parametrize(("signal", "code", "says"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
+def test_an_interrupt_within_a_finalizer_ends_the_run_without_a_traceback(
+    folder: Path, signal: str, code: int, says: str
+) -> None:
+    script = IN_A_FINALIZER.format(signal=signal)
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (code, "", says)
 
 
 def test_a_run_in_the_background_outlives_its_terminal(folder: Path) -> None:
@@ -151,3 +193,20 @@ def test_where_stderr_cannot_be_written_the_exit_code_still_says_that_the_input_
         )
     assert done.returncode == 2
     assert bool(done.stdout) == bool(more)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["schedule", "chatty.py:order", "--ranks", "2", "--microbatches", "4"],
+        ["run", "s.yaml", "--set", "plan.schedule=chatty.py:order"],
+        ["sweep", "s.yaml", "--set", "plan.schedule=chatty.py:order", "--over", "plan.tp=1,2", "--workers", "2"],
+    ],
+)
+def test_whatever_code_of_a_user_writes_the_json_is_alone_on_stdout(args: list[str], folder: Path) -> None:
+    (folder / "chatty.py").write_text(CHATTY)
+    done = subprocess.run([*PROGRAM, *args, "--json"], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)
+    for said in ("printed\n", "past redirections", "by a program", "by a library", "at the end"):
+        assert said in done.stderr

@@ -105,6 +105,36 @@ def test_a_file_in_place_of_a_folder_is_refused_before_any_work(scenario: Path) 
     assert "name a folder" in said.err
 
 
+def test_a_folder_with_traces_of_another_run_is_noted(scenario: Path) -> None:
+    """HTA reads every trace of a folder, and a plan of fewer stages writes fewer of them."""
+    folder = scenario.parent / "traces"
+    for stages, noted in (4, ""), (4, ""), (2, "2 traces that this run did not write, such as rank_4.json.gz; HTA reads all"):
+        said = trainsim("run", scenario, "--set", f"plan.pp={stages}", "--hta", folder)
+        assert said.code == 0
+        assert noted in said.err
+        assert bool(said.err) == bool(noted)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("run", "SCENARIO", "--hta"),
+        ("network", "SCENARIO", "--link"),
+        ("sweep", "SCENARIO", "--over", "plan.pp=1,2", "--shard"),
+        ("demo", "--out"),
+        ("kernel", "rmsnorm", "--gpu", "h100", "-m", "8", "-n", "8", "--profile"),
+        ("kernel", "rmsnorm", "--gpu", "h100", "-m", "8", "-n", "8", "--library"),
+        ("validate", "--kind", "kernels", "table.csv", "--gpu"),
+        ("calibrate", "fit", "table.csv", "--gpu"),
+    ],
+)
+def test_an_empty_value_is_not_taken_for_an_option_left_out(args: tuple[str, ...], scenario: Path) -> None:
+    """As `--hta "$FOLDER"` of a shell where no such variable is set."""
+    said = trainsim(*(scenario if arg == "SCENARIO" else arg for arg in args), "")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(f"error: {args[-1]} '' names nothing")
+
+
 def test_one_rank_is_no_ranks(tmp_path: Path) -> None:
     job = "job: {global_batch: 8, sequence_length: 256}"
     (tmp_path / "one.yaml").write_text(f"{{model: llama3.2-1b, cluster: {{name: dgx-h100, nodes: 1}}, {job}}}")

@@ -39,6 +39,17 @@ def raises(rank, shape):
     return 1 // 0
 
 
+class Mute(Exception):
+    """An exception whose message cannot be made."""
+
+    def __str__(self):
+        raise LookupError
+
+
+def mutes(rank, shape):
+    raise Mute
+
+
 def leaves(rank, shape):
     raise SystemExit(0)
 

@@ -56,6 +56,15 @@ MISTAKES: dict[str, tuple[list[str], tuple[str, ...]]] = {
         [*RUN, "model=ships.json"],
         ("take gemma-7b, which has these sizes; or begin with", "(in this file: hidden_activation)"),
     ),
+    "a word for a field of words or booleans": (
+        [*RUN, "plan.overlap.tp=pieces"], ("'pieces' is none of the choices", "known: decomposed, or true or false")),
+    "a word that means a boolean": ([*RUN, "plan.overlap.tp=yes"], ("write true",)),
+    "a word for a field of words or numbers": (
+        [*RUN, "plan.moe.capacity=even"], ("'even' is none of the choices", "known: dropless, or a number")),
+    "a key with a letter too many, which is a key elsewhere": (
+        [*RUN, "perturb=[{ranks: 3, speed: 0.5}]"], ("perturb.0.ranks: unknown key", "did you mean 'rank'?")),
+    "a key of another mapping that is like one of this": ([*RUN, "plan.sequence_length=512"], ("mean 'job.sequence_length'?",)),
+    "another file to start from": ([*RUN, "extends=s.yaml"], ("a setting cannot name the file to start from", "write extends:")),
     "a Hugging Face config as a scenario": (["run", "hf.json"], ("Hugging Face", "layers: 4")),
     "a file of something else as a cluster": (["topology", "topo.txt"], ("topo.txt:1:1: not YAML",)),
     "the same in a scenario": ([*RUN, "cluster=topo.txt"], ("topo.txt:1:1: not YAML",)),

@@ -98,3 +98,8 @@ def test_what_the_defaults_say_is_what_is_used() -> None:
     assert sim.scenario(given) == sim.scenario({**given, **written})
     own = {"gpu": "h100", "gpus_per_node": 8, "intra_node": "NVSwitch 450 GB/s"}
     assert sim.cluster(own) == sim.cluster({**own, **of_clusters})
+
+
+def test_no_description_names_a_value_of_python() -> None:
+    """Files have no `None`: a field without a value is left out."""
+    assert "None" not in trainsim("catalog", "--schema").out

@@ -188,3 +188,16 @@ def test_the_schema_takes_what_the_reader_of_jobs_takes() -> None:
         assert not valid(JOBS.replace(*wrong, 1)), wrong
     assert not valid(f"{JOBS}plan: {{tp: 2}}\n")
     assert not valid("cluster: dgx-h100\njobs: []\n")
+
+
+def test_values_without_effect_are_noted_for_the_whole_cluster_and_with_the_name_of_their_job(file: Path) -> None:
+    """A job on half of the GPUs of two nodes has their NICs to itself only when it is alone."""
+    halves = "gpus: [0, 1, 2, 3, 8, 9, 10, 11]", "gpus: [4, 5, 6, 7]"
+    file.write_text(JOBS.replace("gpus: 8", halves[0]).replace("gpus: [8, 9, 10, 11]", halves[1]))
+    assert trainsim("run", file).err == ""
+    network, of_plan = "--set=cluster.inter_node=8x800 Gbit/s", "--set=jobs.1.plan.sequence_parallel=true"
+    noted = trainsim("run", file, network, of_plan).err.splitlines()
+    assert [line.partition(": ")[2][:40] for line in noted] == [
+        "cluster.inter_node: 100 GB/s of a NIC ha",
+        "part: plan.sequence_parallel: it has no ",
+    ]

@@ -21,6 +21,7 @@ MINE = Path(__file__).with_name("mine.py")
 WRONG = {
     "raises": ("raised ZeroDivisionError at mine.py:", "order(rank, shape)"),
     "leaves": ("raised SystemExit at mine.py:", "order(rank, shape)"),
+    "mutes": ("raised Mute at mine.py:", "order(rank, shape)"),
     "imports": ("raised ModuleNotFoundError at mine.py:", "order(rank, shape)"),
     "number": ("yields 3 on rank 0", "yield Slot("),
     "text": ("yields 'F00' on rank 0", "yield Slot("),

@@ -82,6 +82,18 @@ def test_s2_3_a_change_of_speed_acts_on_what_is_left() -> None:
     assert times(b) == [(0, 40 + 20 + 55)]
 
 
+@pytest.mark.parametrize("speeds", [(FULL_SPEED, 0, 3), (1, FULL_SPEED), (FULL_SPEED // 3, 2 * FULL_SPEED, 7), (0, FULL_SPEED)])
+def test_s2_3_the_durations_of_a_profile_are_those_that_are_simulated(speeds: tuple[int, ...]) -> None:
+    profile = Profile((0, 40, 60)[: len(speeds)], speeds)
+    starts, works = (one.ravel() for one in np.meshgrid(np.arange(0, 90, 3), np.array([0, 1, 2, 17, 40, 300])))
+    b = Build(speeds=[profile])
+    for i, (start, work) in enumerate(zip(starts.tolist(), works.tolist(), strict=True)):
+        b.task(start, on=f"before {i}")
+        b.task(work, on=f"p {i}", speed=0, after=[2 * i])
+    simulated = np.array([end - start for start, end in times(b)[1::2]])
+    assert np.array_equal(profile.lasting_ns(starts, works), simulated)
+
+
 def test_s2_4_a_tail_delays_what_depends_on_a_task_and_neither_its_streams_nor_its_links() -> None:
     b = links(1)
     sent = b.task(5, on="edge", work=100, route=[0], tail=40)

@@ -470,6 +470,11 @@ def test_several_racks_are_a_summary_and_one_rack_shows_every_gpu() -> None:
     assert {str(number) for number in range(72)} <= {text.get_text() for text in one}
 
 
+def test_something_else_is_no_waterfall(run: Run) -> None:
+    with pytest.raises(UserError, match="shown is 3, not a waterfall"):
+        waterfall_plot(run, 3)  # type: ignore[arg-type]
+
+
 def test_the_waterfall_goes_from_the_step_to_its_flop_at_peak_without_a_gap(run: Run) -> None:
     """Each bar begins where the one before ends."""
     shown = waterfall(run)

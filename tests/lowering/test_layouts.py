@@ -62,6 +62,8 @@ def test_t14_1_a_list_gives_every_stage_its_layers(chunks: int) -> None:
     ("last=0", 10, 3, [5, 5, 0]),
     ("first=3,last=5", 8, 2, [3, 5]),
     ("first=8", 8, 1, [8]),
+    ("last=5,first=3", 8, 2, [3, 5]),
+    (" last = 2 , first = 1", 13, 5, [1, 4, 3, 3, 2]),
 ])  # fmt: skip
 def test_t14_2_ends_of_their_own(layout: str, layers: int, stages: int, counts: list[int]) -> None:
     assert layers_of(layout, layers, stages) == tuple(counts)
@@ -73,6 +75,7 @@ def test_t14_2_ends_of_their_own(layout: str, layers: int, stages: int, counts: 
     ("E|t*12|(t*2|)*2t,L", [0, 12, 2, 2, 1]),
     ("E(t|)*3L", [1, 1, 1, 0]),
     ("Et*8L", [8]),
+    ("Et*3 | t*2 | t*2L", [3, 2, 2]),
 ])  # fmt: skip
 def test_t14_3_layouts_of_megatron(layout: str, counts: list[int]) -> None:
     assert layers_of(layout, sum(counts), len(counts)) == tuple(counts)

@@ -72,6 +72,14 @@ def test_readme_names_places_that_exist() -> None:
         assert (ROOT / place).exists(), place
 
 
+def test_readme_names_every_scenario_script() -> None:
+    """The contract has several of them beside the scenarios in YAML."""
+    named = set(re.findall(r"`(\w+\.py)`", README.read_text(encoding="utf-8")))
+    scripts = {script.name for script in catalog.folder("scenarios").glob("*.py")}
+    assert len(scripts) > 2
+    assert scripts <= named
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("script", sorted((catalog.folder("scenarios")).glob("*.py")), ids=lambda p: p.stem)
 def test_docs_scenario_scripts_run(script: Path, capsys: pytest.CaptureFixture[str]) -> None:

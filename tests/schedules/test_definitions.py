@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import pytest
@@ -265,6 +265,24 @@ def test_refusals(name: str, ranks: int, microbatches: int, options: dict[str, i
     assert refused.value.nearest == nearest
     sizes = {"ranks": ranks, "microbatches": microbatches, **options, **nearest}
     layout(name, **sizes)
+
+
+@pytest.mark.parametrize("name", sorted(set(catalog.files("schedules")) - {"optimal"}))
+def test_all_that_a_refusal_proposes_is_legal(name: str) -> None:
+    """The nearest values, and those of another field with everything else as asked."""
+    for ranks, microbatches, chunks, group in product((1, 2, 3, 4, 8), (1, 2, 3, 7, 9, 13), (1, 2, 3), (None, 1, 4, 9)):
+        asked = {"ranks": ranks, "microbatches": microbatches, "chunks": chunks, "group": group}
+        for proposed in proposals(name, asked):
+            layout(name, **{**asked, **proposed})
+
+
+def proposals(name: str, asked: dict[str, Any]) -> list[dict[str, int]]:
+    """What the refusal of a shape proposes in its place; nothing for a legal shape."""
+    try:
+        layout(name, **asked)
+    except OutsideDomain as refused:
+        return [refused.nearest, *([refused.other] if refused.other else [])]
+    return []
 
 
 def test_1f1b_holds_what_it_declares() -> None:

@@ -109,6 +109,23 @@ def test_t21_4_what_sustained_clocks_add_on_slower_ranks_and_without_the_optimiz
         assert runs[0].metrics.optimizer_s > 1.01 * runs[1].metrics.optimizer_s
 
 
+def test_t21_4_clocks_and_t21_5_energy_at_speeds_that_change() -> None:
+    """A perturbation that lasts throughout is a constant one, one after the step is none, and half of a step is in between."""
+
+    def found(*perturb: sim.Perturb) -> tuple[float, float]:
+        run = replace(large(), perturb=perturb).simulate(steps=1)
+        assert isinstance(run.energy, Energy)
+        return run.sustained_clocks_s, run.energy.joules_per_step
+
+    slow = sim.Perturb(rank=0, speed=0.5)
+    step_s = replace(large(), perturb=(slow,)).simulate(steps=1).metrics.step_time_s
+    always, never = found(slow), found()
+    assert found(replace(slow, from_s=0.0, until_s=100.0)) == pytest.approx(always, rel=1e-6)
+    assert found(replace(slow, from_s=100.0)) == pytest.approx(never, rel=1e-12)
+    for half, whole, none in zip(found(replace(slow, until_s=step_s / 2)), always, never, strict=True):
+        assert none < half < whole
+
+
 @pytest.mark.parametrize("fidelity", [sim.Fidelity(), BURST])
 def test_a_limit_that_an_idle_board_draws_is_refused(fidelity: sim.Fidelity) -> None:
     with pytest.raises(sim.UserError, match="122 W is no more than the 122 W of an idle board"):

@@ -82,6 +82,19 @@ def test_t22_6_a_step_is_never_faster_and_busy_time_grows_by_what_is_reported(pl
     assert slowed.as_dict()["scenario"]["fidelity"]["overlap"] == "slowed"
 
 
+def test_t22_6_a_speed_that_changes_is_not_taken_for_communication() -> None:
+    """A perturbation that lasts throughout adds to the slow-down what a constant speed adds; one after the step adds nothing."""
+    scenario = small(BESIDE, SLOWED)
+
+    def slow_down_s(*perturb: sim.Perturb) -> float:
+        return replace(scenario, perturb=perturb).simulate(steps=1).metrics.slowed_s
+
+    for rank in (0, 3):
+        throughout = sim.Perturb(rank=rank, speed=0.5, from_s=0.0, until_s=100.0)
+        assert slow_down_s(throughout) == slow_down_s(sim.Perturb(rank=rank, speed=0.5))
+        assert slow_down_s(sim.Perturb(rank=rank, speed=0.5, from_s=100.0)) == slow_down_s() > 0
+
+
 def test_t22_7_the_switch_changes_only_speeds() -> None:
     """The same tasks, with the same durations, and nothing that shares a rank's resources."""
     graphs = [
