@@ -108,7 +108,7 @@ def command(
 
 def _evaluate(name: str, options: dict[str, Any], csv_file: str | None, plot_file: str | None, *, as_json: bool) -> None:
     """Evaluates one schedule; prints, writes and draws the result."""
-    from ..study.schedule_verbs import brief, schedule
+    from ..study.schedule_verbs import schedule
 
     with progress(f"evaluating {catalog.called(name)}"):
         result = schedule(name, **options)
@@ -119,9 +119,7 @@ def _evaluate(name: str, options: dict[str, Any], csv_file: str | None, plot_fil
         from ..figures.drawing import save
         from ..figures.gantt import gantt
 
-        shape = result.layout.shape
-        title = f"{catalog.called(name)}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {brief(result)}"
-        save(gantt(result, title=title), plot_file)
+        save(gantt(result), plot_file)
     if as_json:
         print_json(result.as_dict())
         return

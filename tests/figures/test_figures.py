@@ -23,7 +23,7 @@ from simulator.errors import UserError
 from simulator.figures import trace
 from simulator.figures.bars import KINDS, chart_of_evaluation, chart_of_run, computing_ns, merged
 from simulator.figures.drawing import legible, save
-from simulator.figures.gantt import gantt
+from simulator.figures.gantt import gantt, gantts
 from simulator.figures.memory_colours import COLOURS
 from simulator.figures.pareto import Point, pareto
 from simulator.figures.topology_colours import MARK, NAMED, UNLOADED, HeatMap, longest_waits
@@ -227,6 +227,46 @@ def test_schedules_are_drawn_too() -> None:
     chart = chart_of_evaluation(result, "1f1b")
     assert sum(len(row.bars) for row in chart.rows) == 4 * 8 * 2
     assert gantt(result, title="1f1b").axes[0].get_title(loc="left") == "1f1b"
+
+
+def test_a_schedule_is_entitled_with_its_name_its_shape_and_its_bubble() -> None:
+    result = sim.schedule("1f1b", ranks=4, microbatches=8)
+    assert gantt(result).axes[0].get_title(loc="left") == "1f1b, P=4 V=1 M=8: makespan 33, bubble ratio 27.27%"
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["1f1b"], ""),
+        (["zb-v"], "(darker: later chunks)"),
+        (["dualpipe"], "(darker: the other direction)"),
+        (["1f1b", "zb-v", "chimera"], "(darker: later chunks, or the other direction)"),
+    ],
+)
+def test_the_legend_says_what_darker_slots_are(names: list[str], said: str) -> None:
+    results = {name: sim.schedule(name, ranks=4, microbatches=8) for name in names}
+    legend = [text.get_text() for text in gantts(results).legends[0].get_texts()]
+    assert [text for text in legend if "darker" in text] == [said] * bool(said)
+
+
+def test_the_legend_of_a_run_says_what_darker_slots_are(run: Run) -> None:
+    assert chart_of_run(run).darker == "later chunks"
+    pairs = scenario(cluster=small_cluster(4), plan=sim.Plan(tp=2, pp=4, dp=2, schedule="dualpipe")).simulate()
+    assert chart_of_run(pairs).darker == "the other direction"
+
+
+def test_numbers_are_in_the_middle_of_what_a_window_shows_of_their_slots() -> None:
+    figure = gantt(sim.schedule("1f1b", ranks=4, microbatches=8), window_s=(10.5, 13.0))
+    numbers = {(text.get_text(), int(text.get_position()[1])): text.get_position()[0] for text in figure.axes[0].texts}
+    assert numbers["0", 0] == (10.5 + 12) / 2  # the first backward slot of rank 0 is from 10 to 12
+    assert all(10.5 < x < 13 for x in numbers.values())
+
+
+def test_slots_narrower_than_a_few_pixels_are_not_moved_apart() -> None:
+    for microbatches, narrow in ((8, False), (400, True)):
+        figure = gantt(sim.schedule("1f1b", ranks=4, microbatches=microbatches))
+        boxes = [found for found in figure.axes[0].collections if isinstance(found, PolyCollection)]
+        assert {(found.get_snap() is False, found.get_linewidth()[0] == 0.0) for found in boxes} == {(narrow, narrow)}
 
 
 def test_numbers_on_hatched_slots_stand_on_plain_colour() -> None:
