@@ -49,6 +49,8 @@ BUDGET_HELP = "Simulate at most N plans, chosen by optuna: for a space that is t
 MOST_BUDGET = 10_000
 STORE_HELP = "Commit the outcome of each plan to a table in SQLite, as it comes."
 YAML = (".yaml", ".yml")
+LINE = 120
+"""Width of the lines of a written scenario."""
 
 
 @click.command("search", short_help="Find the best plans, with a proof that none was missed.")
@@ -182,7 +184,7 @@ def _write(found: Found, file: str) -> None:
 
     best = with_paths_from(found.document(found.best[0]), Path(file).parent)
     with atomic(file) as temporary:
-        temporary.write_text(yaml.safe_dump(best.data, sort_keys=False), encoding="utf-8")
+        temporary.write_text(yaml.safe_dump(best.data, sort_keys=False, default_flow_style=None, width=LINE), encoding="utf-8")
 
 
 def _draw(found: Found, file: str, title: str) -> None:

@@ -49,6 +49,7 @@ with _wherever_fonts_are_indexed():
     from matplotlib.lines import Line2D as Line2D
     from matplotlib.patches import FancyBboxPatch
     from matplotlib.patches import Patch as Patch
+    from matplotlib.patheffects import withStroke as withStroke
     from matplotlib.text import Annotation as Annotation
     from matplotlib.ticker import MaxNLocator as MaxNLocator
 

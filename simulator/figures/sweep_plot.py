@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UserError
+from ..units import show_digits, show_s
 from .drawing import Axes, Drawing, Figure, Line2D, Normalize, ScalarMappable, colormaps, legible
 from .time_axis import unit_of
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST_FIELDS = 2
 SIMULATED, OUT_OF_MEMORY = "simulated", "out of memory"
-COLOUR, NONE = "#31557f", "#b3261e"
+COLOUR, NONE, FRAME = "#31557f", "#b3261e", "#1d2430"
 MAP = "cividis_r"
 WIDE_IN, TALL_IN = 7.5, 4.5
 CELL_IN, CELL_TALL_IN = 0.95, 0.5
@@ -31,8 +32,6 @@ LETTER_IN = 0.085
 TITLE, TITLE_IN = 10, 0.17
 """Font size of the title, in points, and height of a line of it."""
 ROOM = 1.08
-MOST_SHORT = 999
-"""Number above which three digits would be written with an exponent."""
 LOG_RATIO = 8
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 DARK = 0.55
@@ -73,7 +72,7 @@ def _line(frame: pd.DataFrame, field: str, title: str) -> Figure:
     axes.set_xticks(at, words, **_turned(words, WIDE_IN / max(1, len(words))))
     axes.set_xlabel(legible(field))
     axes.set_ylabel(f"step time ({unit})")
-    _entitle(figure, title)
+    _entitle(figure, title, _shortest(frame, [field]))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e6ea", linewidth=0.6)
     handles = [Line2D([], [], color=COLOUR, marker="o"), Line2D([], [], color=COLOUR, alpha=0.35, linewidth=3)]
@@ -84,10 +83,20 @@ def _line(frame: pd.DataFrame, field: str, title: str) -> Figure:
     return figure
 
 
-def _entitle(figure: Figure, title: str) -> None:
-    """Writes the title in as many lines as needed, and makes the picture taller for each line after the first."""
+def _shortest(frame: pd.DataFrame, fields: Sequence[str]) -> str:
+    """The shortest step and its values, in words; empty if none of several points is shorter than all others."""
+    times = frame.step_time_s.dropna()
+    best = frame[frame.step_time_s == times.min()].to_dict("records")
+    if len(times) < 2 or len(best) > 1:
+        return ""
+    return f"shortest: {show_s(float(times.min()))} with " + ", ".join(f"{field} = {best[0][field]}" for field in fields)
+
+
+def _entitle(figure: Figure, title: str, answer: str) -> None:
+    """Writes the title, and below it the answer, in as many lines as needed, and makes the picture taller for each line after the
+    first."""
     width_in, height_in = figure.get_size_inches()
-    lines = wrap(legible(title), int(width_in / LETTER_IN))
+    lines = [line for text in (title, answer) for line in wrap(legible(text), int(width_in / LETTER_IN))]
     figure.set_size_inches(width_in, height_in + TITLE_IN * max(0, len(lines) - 1))
     figure.suptitle("\n".join(lines), fontsize=TITLE, x=0.01, ha="left")
 
@@ -106,10 +115,13 @@ def _heat_map(frame: pd.DataFrame, fields: list[str], title: str) -> Figure:
     times = frame.step_time_s.to_numpy(dtype=float)
     most = float(np.nanmax(times, initial=0)) or 1.0
     per_s, unit = unit_of(most)
-    scale = Normalize(float(np.nanmin(times, initial=most)) * per_s, most * per_s)
+    scale, shortest = Normalize(float(np.nanmin(times, initial=most)) * per_s, most * per_s), _shortest(frame, fields)
     for row, own, other in zip(frame.itertuples(), *(frame[field].map(str) for field in fields), strict=True):
         time = row.step_time_s * per_s if row.status == SIMULATED else None
-        _draw_cell(axes, (columns.index(other), rows.index(own)), time, _why(row, between="\n"), scale)
+        at = columns.index(other), rows.index(own)
+        _draw_cell(axes, at, time, _why(row, between="\n"), scale)
+        if shortest and row.step_time_s == np.nanmin(times):
+            axes.bar(at[0], 1, 1, at[1] - 0.5, fill=False, edgecolor=FRAME, linewidth=2.5, zorder=3)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     words = list(map(legible, columns))
@@ -119,9 +131,9 @@ def _heat_map(frame: pd.DataFrame, fields: list[str], title: str) -> Figure:
     axes.set_ylabel(legible(fields[0]))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    if (frame.status != SIMULATED).any():
-        axes.set_title("hatched: cannot run", fontsize=8, loc="left")
-    _entitle(figure, title)
+    notes = ["framed: the shortest step"] * bool(shortest) + ["hatched: cannot run"] * bool((frame.status != SIMULATED).any())
+    axes.set_title("; ".join(notes), fontsize=8, loc="left")
+    _entitle(figure, title, shortest)
     bar = figure.colorbar(ScalarMappable(scale, colormaps[MAP]), ax=axes, pad=0.02)
     bar.set_label(f"step time ({unit})")
     return figure
@@ -133,7 +145,7 @@ def _draw_cell(axes: Axes, at: tuple[int, int], time: float | None, why: str, sc
     share = float(scale(time)) if time is not None else 0.0
     colour, hatch = (colormaps[MAP](share), None) if ran else ("#f3f3f3", "////")
     axes.bar(x, 1, 1, y - 0.5, color=colour, edgecolor="white" if ran else "#c4c4c4", hatch=hatch, linewidth=1)
-    text = why if time is None else f"{time:.3g}" if time < MOST_SHORT else f"{time:,.0f}"
+    text = why if time is None else show_digits(time)
     box = None if ran else {"facecolor": "#f3f3f3", "edgecolor": "none", "pad": 1}
     axes.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if share > DARK else "black", bbox=box)
 

@@ -53,6 +53,8 @@ def test_the_winner_is_a_scenario_that_runs(searched: tuple[object, ...], tmp_pa
     said = trainsim(*searched, "--write", tmp_path / "best.yaml", "--json")
     again = trainsim("run", tmp_path / "best.yaml", "--json").record
     best = said.record["best"][0]
+    text = (tmp_path / "best.yaml").read_text(encoding="utf-8")
+    assert not [line for line in text.splitlines() if line.lstrip().startswith("- ")], "lists are in one line"
     assert (again["step_time_s"], again["peak_memory_bytes"]) == (best["step_time_s"], best["peak_memory_bytes"])
 
 

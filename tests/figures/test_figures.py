@@ -6,6 +6,7 @@ import ast
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -452,9 +453,12 @@ def test_numbers_of_plans_on_a_front_do_not_stand_on_each_other() -> None:
 
 def test_a_front_says_of_what_it_is_and_what_its_grey_points_are() -> None:
     front = [Point(0.001 * i, GIB * (90 - i), f"plan {i}") for i in range(1, 12)]
-    axes = pareto([*front, Point(0.2, GIB * 90, "slow")], front, "memory", "a scenario").axes[0]
+    figure = pareto([*front, Point(0.2, GIB * 90, "slow")], front, "memory", "a scenario")
+    said = "a scenario: step time against memory of the fullest GPU, 11 of 12 simulated plans on the front"
+    assert figure.get_suptitle() == said
+    axes = figure.axes[0]
     lines = axes.get_title(loc="left").splitlines()
-    assert (lines[0], lines[1], lines[-2], lines[-1]) == ("a scenario", "1 plan 1", "11 plan 11", "and 3 plans between them")
+    assert (lines[0], lines[-2], lines[-1]) == ("1 plan 1", "11 plan 11", "and 3 plans between them")
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "other simulated plans",
         "front: none is better in both",
@@ -520,6 +524,16 @@ def test_the_waterfall_goes_from_the_step_to_its_flop_at_peak_without_a_gap(run:
     for (low, _), (_, high) in pairwise([(100, 100), *spans[1:-1]]):
         assert high == pytest.approx(low, abs=0.2), "but for causes that are too small to draw"
     assert axes.get_yticklabels()[0].get_text() == "step"
+
+
+def test_a_cause_whose_removal_makes_the_rest_longer_has_a_sign_and_is_explained(run: Run) -> None:
+    whole = waterfall(run)
+    first, second, *others = whole.bars
+    bars = replace(first, seconds=0.3 * whole.step_s), replace(second, seconds=-0.1 * whole.step_s), *others
+    for shown, gains in ((whole, min(bar.seconds for bar in whole.bars) < 0), (replace(whole, bars=bars), True)):
+        axes = waterfall_plot(run, shown).axes[0]
+        assert any(text.get_text().startswith("-10.0%, -") for text in axes.texts) == (shown is not whole)
+        assert ("grey" in axes.get_xlabel()) == gains
 
 
 def test_equal_runs_give_equal_files(run: Run, tmp_path: Path) -> None:
