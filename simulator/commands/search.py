@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
@@ -48,6 +49,11 @@ TOKENS_HELP = "Print the time that the best plans take for this number of tokens
 BUDGET_HELP = "Simulate at most N plans, chosen by optuna: for a space that is too large to check every plan."
 MOST_BUDGET = 10_000
 STORE_HELP = "Commit the outcome of each plan to a table in SQLite, as it comes."
+ORDER = {
+    "cost": "GPU-hours", "energy": "energy of a step", "memory": "memory of the fullest GPU",
+    "gpus": "number of GPUs, then step time; `behind` is in the first of the two that differs",
+}  # fmt: skip
+"""What orders the best plans, by objective; step time goes without saying."""
 YAML = (".yaml", ".yml")
 LINE = 120
 """Width of the lines of a written scenario."""
@@ -284,15 +290,19 @@ def _print(found: Found, options: dict[str, Any]) -> None:
     rows = list[list[str]]()
     for plan in found.best:
         measured, step_time_s, value = plan.simulated()
-        first = found.best[0].simulated()[2][0]
-        behind = f"{value[0] / first - 1:.2%}" if first and plan is not found.best[0] else ""
+        differing = [(one, best) for one, best in zip(value, found.best[0].simulated()[2], strict=True) if one != best and best]
+        one, best = differing[0] if differing else (1.0, 1.0)
+        behind = f"{one / best - 1:.2%}" if plan is not found.best[0] else ""
         days, cost = _run(found, plan, options)
         more = [f"{days:,.1f}", f"{cost:,.0f}"] if days is not None else []
         memory = f"{measured.memory_bytes / GIB:.1f} GiB"
-        rows.append([plan.text, str(plan.weighed.gpus), show_s(step_time_s), f"{measured.mfu:.1%}", memory, behind,
+        text = re.sub(r", cluster\.nodes=\d+", "", plan.text)  # the number of GPUs says the same
+        rows.append([text, f"{plan.weighed.gpus:,}", show_s(step_time_s), f"{measured.mfu:.1%}", memory, behind,
                      found.largest_wait(plan) or "", found.loses_by(plan) or "", *more])  # fmt: skip
     if rows:
         print_table([*header, *tokens], rows, right=[1, 2, 3, 4, 5, *range(8, 8 + len(tokens))])
+    if ordered := ORDER.get(found.search.aim.objective):
+        say(f"ordered by {ordered}")
     say(_counted(found))
     for field, (number, example) in found.reasons.items():
         say(f"  {number:,} infeasible by {field}: {example.removeprefix(f'{field}: ')}")

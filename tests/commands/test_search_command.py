@@ -67,6 +67,20 @@ def test_a_run_of_tokens_takes_days_and_costs(searched: tuple[object, ...]) -> N
     assert "GPU-hours" in trainsim(*searched, "--tokens", 1e12).out
 
 
+def test_plans_on_equally_many_gpus_are_behind_in_step_time(searched: tuple[object, ...]) -> None:
+    asked = (*searched, "--gpus", "16,32", "--tokens", 1e12, "--days", 400)
+    best = trainsim(*asked, "--json", "--top", 9).record["best"]
+    said = trainsim(*asked, "--top", 9).out
+    assert "ordered by number of GPUs, then step time" in said
+    assert "cluster.nodes" not in said
+    (first, second), last = best[:2], best[-1]
+    assert (first["gpus"], second["gpus"], last["gpus"]) == (16, 16, 32)
+    behind = [line.split()[:-2] for line in said.splitlines() if " GiB" in line]
+    assert f"{second['step_time_s'] / first['step_time_s'] - 1:.2%}" in behind[1]
+    assert "100.00%" in behind[-1]
+    assert "ordered by" not in trainsim(*searched).out
+
+
 def test_ctrl_c_keeps_what_is_known(searched: tuple[object, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     own, simulated = best_first.measured, list[Any]()
 
