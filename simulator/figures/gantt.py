@@ -23,7 +23,7 @@ from ..study.legal_values import is_number
 from ..study.schedule import Evaluation
 from ..units import MS_PER_S
 from .bars import KINDS, Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
-from .drawing import Axes, Drawing, Figure, Patch, PolyCollection, legible
+from .drawing import INK, Axes, Drawing, Figure, Patch, PolyCollection, ink_on, legible
 from .time_axis import set_ticks, unit_of
 
 WIDTH_IN = 14.0
@@ -41,8 +41,6 @@ LINES, MOST_LINES, LINE_STEP_PX = 0.14, 0.3, 2.5
 """Fractions of the height of a row: usual and largest height of all lines of communication, and least distance of two lines."""
 LINE = 0.8
 """Height of a line beside the distance to the next one."""
-DARK = 130
-"""Luminance of 255 below which a box has white numbers."""
 SMALLEST, LARGEST = 4.5, 8.0
 """Font sizes of microbatch numbers, in points. A kind of slot that is too small for the smallest font has no numbers."""
 DIGIT, MARGIN = 0.62, 1.5
@@ -258,7 +256,7 @@ class _Panel:
                 continue
             top, height = self._place(y, bar.kind, bar.half)
             behind = _colour(bar.kind, bar.shade)
-            colour = "white" if bar.waits < MIDDLE and _luminance(behind) < DARK else "#202020"
+            colour = ink_on(behind) if bar.waits < MIDDLE else INK
             style: dict[str, Any] = {"fontsize": size, "ha": "center", "va": "center_baseline", "color": colour}
             if KINDS[bar.kind].hatch:
                 style["bbox"] = {"facecolor": behind, "edgecolor": "none", "pad": min(MARGIN, free / 2) - 0.3}
@@ -272,11 +270,6 @@ def _colour(kind: str, shade: int) -> str:
 def _pale(colour: str) -> str:
     """The colour mixed with white."""
     return "#" + "".join(f"{round(int(colour[i : i + 2], 16) * (1 - PALE) + 255 * PALE):02x}" for i in (1, 3, 5))
-
-
-def _luminance(colour: str) -> float:
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def _fitted(text: str, width: float, largest: float) -> tuple[str, float]:

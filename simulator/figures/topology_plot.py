@@ -23,7 +23,7 @@ from ..hardware.cluster import Cluster
 from ..hardware.measure import link_classes
 from ..study.cluster_facts import span
 from ..units import show_rate
-from .drawing import Axes, Figure, Line2D, LineCollection, PatchCollection, legible, rounded_box
+from .drawing import Axes, Figure, Line2D, LineCollection, PatchCollection, ink_on, legible, rounded_box
 from .topology_colours import CLASSES, HALO_POINTS, KINDS, MARK, HeatMap, Load, canvas, colour_of, without_direction
 from .topology_summary import Summary
 from .vertex_positions import SQUARE, Positions, on_grid, positions
@@ -36,6 +36,9 @@ MOST_IN_NODE = 32
 """Most GPUs of a node that are drawn individually in a cluster of several: the links of several racks hide each other."""
 WIDEST_IN, TALLEST_IN = 16.0, 11.0
 TOLERANCE = 1e-9
+MOST_RATES, WIDEST_LINE, NARROWEST = 3, 2.4, 0.4
+"""Most rates of a class of links that have a line each in the legend; width of the quickest line in points, and of the slowest as
+a fraction of it."""
 PITCH_IN = 0.42
 """Distance between two GPUs if there is enough space, in inches."""
 
@@ -98,7 +101,7 @@ def _draw_nodes(axes: Axes, at: Positions, points: float) -> None:
 def _draw_vertices(axes: Axes, cluster: Cluster, at: Positions, points: float) -> None:
     """Draws every vertex, with its label if the label fits: the index of a GPU or NIC, the name of any other vertex."""
     for i, run in enumerate(cluster.wiring.vertices):
-        patches = []
+        patches, colour = [], colour_of(run.kind, KINDS, i)
         for number in range(run.first, run.first + run.count):
             (x, y), (w, h) = at.centre[number], at.size[number]
             patches.append(rounded_box((x - w / 2, y - h / 2), w, h, 0.12))
@@ -106,9 +109,8 @@ def _draw_vertices(axes: Axes, cluster: Cluster, at: Positions, points: float) -
             text = (last.removeprefix(run.kind) if run.kind in ("gpu", "nic") else "") or last
             size = min(8.5, 0.62 * h * points, 0.92 * w * points / len(text) / 0.6)
             if size >= 4.5:
-                style = {"ha": "center", "va": "center_baseline", "fontsize": size, "color": "white", "zorder": 4}
+                style = {"ha": "center", "va": "center_baseline", "fontsize": size, "color": ink_on(colour), "zorder": 4}
                 axes.text(x, y, legible(text), **style)
-        colour = colour_of(run.kind, KINDS, i)
         axes.add_collection(PatchCollection(patches, facecolor=colour, edgecolor="white", linewidth=0.5, zorder=3))
 
 
@@ -211,7 +213,8 @@ def _draw_heat(axes: Axes, cluster: Cluster, segments: list[Array], heat: HeatMa
 
 
 def _draw_legend(figure: Figure, cluster: Cluster) -> None:
-    """Draws the colour of each class of links, without its direction, and the rates of the class."""
+    """Draws the colour of each class of links, without its direction, and the rates of the class: a line each for a few rates, as
+    wide beside one another as in the picture."""
     number = {name: i for i, name in enumerate(cluster.wiring.link_classes)}
     rates: dict[str, list[float]] = {}
     colours: dict[str, str] = {}
@@ -219,7 +222,11 @@ def _draw_legend(figure: Figure, cluster: Cluster) -> None:
         name = without_direction(of.name)
         rates.setdefault(name, []).append(of.bytes_per_s)
         colours.setdefault(name, colour_of(of.name, CLASSES, number[of.name]))
-    labels = {name: legible(f"{name}, {span(show_rate, sorted(values))}") for name, values in rates.items()}
-    handles = [Line2D([], [], color=colours[name], linewidth=2.2, label=label) for name, label in labels.items()]
+    handles = []
+    for name, values in rates.items():
+        several, most = sorted({*values}), max(values)
+        for shown in [[rate] for rate in reversed(several)] if len(several) <= MOST_RATES else [several]:
+            wide, label = WIDEST_LINE * max(NARROWEST, math.sqrt(shown[-1] / most)), f"{name}, {span(show_rate, shown)}"
+            handles.append(Line2D([], [], color=colours[name], linewidth=wide, label=legible(label)))
     columns = min(len(handles), max(1, int(figure.get_figwidth() / 2.6)))
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, frameon=False, fontsize=8, handlelength=1.6)

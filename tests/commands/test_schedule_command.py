@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from simulator.config import catalog
 from simulator.errors import OutsideDomain, UserError
 from simulator.figures.bars import KINDS, MOST_ROWS, chart_of_evaluation
-from simulator.figures.gantt import DARK, MOST_ROWS_IN_ALL, _luminance, gantts
+from simulator.figures.drawing import ink_on, luminance
+from simulator.figures.gantt import MOST_ROWS_IN_ALL, gantts
+from simulator.figures.topology_colours import KINDS as OF_CLUSTERS
+from simulator.figures.topology_colours import OTHERS
 from simulator.program.layout import Layout, lay_out
 from simulator.program.slot import Durations, Goal, Pair, Shape, slots_of
 from simulator.study.schedule import MOST_BOXES_WITH_MEMORY, Evaluation, crossings, evaluate
@@ -387,7 +390,5 @@ def test_slots_without_length_are_refused_beside_transfers_that_take_time() -> N
 
 def test_numbers_can_be_read_on_every_colour() -> None:
     """White on dark and black on light, with a distance that the eye sees."""
-    for kind in KINDS.values():
-        for colour in kind.colours:
-            ink = 255 if _luminance(colour) < DARK else _luminance("#202020")
-            assert abs(_luminance(colour) - ink) > 90
+    for colour in (*(colour for kind in KINDS.values() for colour in kind.colours), *OF_CLUSTERS.values(), *OTHERS):
+        assert abs(luminance(colour) - luminance(ink_on(colour))) > 0.35

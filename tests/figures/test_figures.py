@@ -441,6 +441,13 @@ def test_titles_of_clusters_are_inside_their_pictures(name: str) -> None:
     assert 0 <= box.y0 < box.y1 <= figure.bbox.y1
 
 
+def test_each_rate_of_a_class_of_links_is_in_the_legend_with_its_width() -> None:
+    legend = draw(cluster("dgx1-v100")).legends[0]
+    lines = {text.get_text(): line.get_linewidth() for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
+    assert [name for name in lines if name.startswith("nvlink")] == ["nvlink, 50 GB/s", "nvlink, 25 GB/s"]
+    assert lines["nvlink, 50 GB/s"] > lines["nvlink, 25 GB/s"]
+
+
 def test_numbers_of_plans_on_a_front_do_not_stand_on_each_other() -> None:
     front = [Point(1 + 0.1 * (i // 2) + 0.005 * (i % 2), GIB * (80 - (i // 2) * 9), f"plan {i}") for i in range(12)]
     figure = pareto(front, front, "memory")
