@@ -77,9 +77,9 @@ def command(scenarios: tuple[str, ...], allow_oom: bool, gantt: str | None, trus
         found = compare(runs)
     if gantt:
         from ..figures.drawing import save
-        from ..figures.gantt import gantts
+        from ..figures.gantt import gantt as drawn
 
-        save(gantts(found.runs), gantt)
+        save(drawn(found), gantt)
     if as_json:
         print_json(found.as_dict())
         return

@@ -84,9 +84,9 @@ def command(
     if plot:
         from ..figures.drawing import save
         from ..figures.topology_colours import longest_waits
-        from ..figures.topology_plot import draw
+        from ..figures.topology_plot import topology_plot
 
-        save(draw(network.cluster, network.utilisation, marked=longest_waits(network)), plot)
+        save(topology_plot(network.cluster, network.utilisation, marked=longest_waits(network)), plot)
     if as_json:
         print_json(_record(network, waited, busiest, series))
     else:

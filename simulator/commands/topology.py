@@ -34,9 +34,9 @@ def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long
     shown = topology(found, listed=as_json, long=long)
     if plot is not None:
         from ..figures.drawing import save
-        from ..figures.topology_plot import draw
+        from ..figures.topology_plot import topology_plot
 
-        save(draw(found), plot)
+        save(topology_plot(found), plot)
     print_json(shown.as_dict()) if as_json else _print_tables(shown, plot)
 
 

@@ -17,15 +17,20 @@ from typing import Any
 
 import numpy as np
 
+from ..config import catalog
 from ..errors import UserError, described, must_be
 from ..simulation.run import Run
+from ..study.compare import Comparison as RunComparison
 from ..study.legal_values import is_number
 from ..study.schedule import Evaluation
+from ..study.schedule_verbs import Comparison as ScheduleComparison
+from ..study.schedule_verbs import brief
 from ..units import MS_PER_S
 from .bars import KINDS, Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
 from .drawing import INK, Axes, Drawing, Figure, Patch, PolyCollection, ink_on, legible
 from .time_axis import set_ticks, unit_of
 
+EXAMPLE = 'gantt({"one": sim.schedule("1f1b", ranks=4, microbatches=8), "other": ...})'
 WIDTH_IN = 14.0
 NARROW = 3.0
 """Width of the usual bar of a kind, in points, below which its bars have no white edge, and are not moved to whole pixels: else
@@ -65,7 +70,7 @@ SMALLEST_TITLE, LARGEST_TITLE, LARGEST_LABEL = 7.0, 11.0, 10.0
 
 
 def gantt(
-    what: Run | Evaluation,
+    what: Run | Evaluation | Mapping[str, Any] | RunComparison | ScheduleComparison,
     *,
     ranks: Iterable[int] | None = None,
     title: str | None = None,
@@ -73,23 +78,24 @@ def gantt(
     window_s: tuple[float, float] | None = None,
 ) -> Figure:
     """A matplotlib figure of a run (by default one rank of every kind, or of every pipeline coordinate if there are many kinds)
-    or of an evaluated schedule.
+    or of an evaluated schedule. Several of them by name, or a comparison, are drawn one below another on one time axis.
 
     `size_in` is its width and height in inches; `window_s` the part of the time axis that is shown, in seconds for a run.
     """
-    must_be(what, (Run, Evaluation), "what", "a run", "gantt(sim.simulate(model, cluster, plan, job))")
     must_be(title, (str, type(None)), "title", "a text", 'title="a step"')
     size_in, window_s = _two_numbers(size_in, "size_in", "(14, 6)"), _two_numbers(window_s, "window_s", "(0.5, 1.5)")
-    chart = chart_of_run(what, ranks) if isinstance(what, Run) else chart_of_evaluation(what, title or "")
-    if title is not None:
-        chart = replace(chart, title=title)
-    if chart.note:
-        chart = replace(chart, note=f"{chart.note}; others by --gantt-ranks, or ranks= in Python")
-    if window_s is not None and not 0 <= window_s[0] < min(window_s[1], chart.end):
-        hint = f"choose a start before its end, both from 0 to {chart.end:.6g} {chart.unit}".rstrip()
-        hint += f" = {chart.end * MS_PER_S:,.0f} ms" if chart.unit == "s" else ""
-        raise UserError(f"the window from {window_s[0]:g} to {window_s[1]:g} {chart.unit} shows nothing", hint=hint)
-    return draw(chart, size_in=size_in, window=None if window_s is None else (window_s[0], min(window_s[1], chart.end)))
+    if several := _several(what):
+        if ranks is not None or title is not None:
+            raise UserError("ranks and title are those of one timeline, and there are several", hint="leave them out")
+        charts = [_one_of_several(result, name) for name, result in several.items()]
+    else:
+        charts = [_one(what, ranks, title)]
+    end, unit = max(chart.end for chart in charts), charts[0].unit
+    if window_s is not None and not 0 <= window_s[0] < min(window_s[1], end):
+        hint = f"choose a start before its end, both from 0 to {end:.6g} {unit}".rstrip()
+        hint += f" = {end * MS_PER_S:,.0f} ms" if unit == "s" else ""
+        raise UserError(f"the window from {window_s[0]:g} to {window_s[1]:g} {unit} shows nothing", hint=hint)
+    return draw(*charts, size_in=size_in, window=None if window_s is None else (window_s[0], min(window_s[1], end)))
 
 
 def _two_numbers(given: Any, name: str, example: str) -> tuple[float, float] | None:
@@ -102,16 +108,33 @@ def _two_numbers(given: Any, name: str, example: str) -> tuple[float, float] | N
     return found
 
 
-def gantts(results: Mapping[str, Evaluation] | Mapping[str, Run]) -> Figure:
-    """Evaluated schedules, or runs, with their titles, one below another on one time axis."""
-    return draw(*(_chart(result, title) for title, result in results.items()))
+def _several(what: Any) -> dict[str, Run | Evaluation]:
+    """Runs or evaluated schedules by name; empty for a single one."""
+    if isinstance(what, ScheduleComparison):
+        return {catalog.called(entry.name): entry.results[-1] for entry in what.entries}
+    given = what.runs if isinstance(what, RunComparison) else what if isinstance(what, Mapping) else {}
+    kinds = {
+        type(must_be(one, (Run, Evaluation), f"what[{name!r}]", "a run or a schedule", EXAMPLE)) for name, one in given.items()
+    }
+    if len(kinds) > 1:
+        raise UserError("runs and schedules have no common time axis", hint="draw them apart")
+    return dict(given)
 
 
-def _chart(result: Run | Evaluation, title: str) -> Chart:
+def _one(what: Any, ranks: Iterable[int] | None, title: str | None) -> Chart:
+    """The chart of a single timeline."""
+    must_be(what, (Run, Evaluation), "what", "a run", "gantt(sim.simulate(model, cluster, plan, job))")
+    chart = chart_of_run(what, ranks) if isinstance(what, Run) else chart_of_evaluation(what)
+    chart = chart if title is None else replace(chart, title=title)
+    return replace(chart, note=f"{chart.note}; others by --gantt-ranks, or ranks= in Python") if chart.note else chart
+
+
+def _one_of_several(result: Run | Evaluation, name: str) -> Chart:
+    """One of several charts, with its name."""
     if isinstance(result, Evaluation):
-        return chart_of_evaluation(result, title, with_memory=False)
+        return chart_of_evaluation(result, f"{name}: {brief(result)}", with_memory=False)
     chart = chart_of_run(result)
-    return replace(chart, title=f"{title}: {chart.title}")
+    return replace(chart, title=f"{name}: {chart.title}")
 
 
 def draw(*charts: Chart, size_in: tuple[float, float] | None = None, window: tuple[float, float] | None = None) -> Figure:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, described, did_you_mean, shown
 from ..units import show_digits, show_s
 from .drawing import Axes, Drawing, Figure, Line2D, Normalize, ScalarMappable, colormaps, legible
 from .time_axis import unit_of
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_FIELDS = 2
+EXAMPLE = 'sim.sweep("llama3-70b-64xh100", {"job.global_batch": [32, 64]})'
 SIMULATED, OUT_OF_MEMORY = "simulated", "out of memory"
 COLOUR, NONE, FRAME = "#31557f", "#b3261e", "#1d2430"
 MAP = "cividis_r"
@@ -44,9 +45,15 @@ def check_fields(fields: int) -> None:
         raise UserError(f"a sweep over {fields} fields cannot be drawn", hint="one field is a line, two are a heat map")
 
 
-def sweep_plot(frame: pd.DataFrame, fields: list[str], title: str = "") -> Figure:
-    """A matplotlib figure of the step times in the table of a sweep over one or two fields."""
+def sweep_plot(frame: pd.DataFrame, fields: Sequence[str] | None = None, title: str = "") -> Figure:
+    """A matplotlib figure of the step times in the table of a sweep over one or two fields, by default its first columns."""
+    columns = [*getattr(frame, "columns", ())]
+    if "status" not in columns:
+        raise UserError(f"frame is {described(frame)}, not the table of a sweep", hint=f"sweep_plot({EXAMPLE})")
+    fields = columns[: columns.index("status")] if fields is None else [*fields]
     check_fields(len(fields))
+    if unknown := [field for field in fields if field not in columns]:
+        raise UserError(f"the table has no column {shown(unknown[0])}", hint=did_you_mean(unknown[0], columns))
     return _line(frame, fields[0], title) if len(fields) == 1 else _heat_map(frame, fields, title)
 
 

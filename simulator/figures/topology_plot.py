@@ -1,9 +1,9 @@
 """A picture of a cluster: its nodes in a row, what is in them, and the fabric in layers above; links by class, or by load.
 
-    draw(cluster)                       # links coloured by class
-    draw(cluster, {link: 0.7, ...})     # a heat map: utilisation by link number, or by name, each direction beside the other
-    draw(cluster, load)                 # the same, an array with the utilisation of every link
-    draw(cluster, load, marked={"waited for 1 s": links})       # some of them on a broader line, and named below
+    topology_plot(cluster)                     # links coloured by class
+    topology_plot(cluster, {link: 0.7, ...})   # a heat map: utilisation by link number or name, each direction beside the other
+    topology_plot(cluster, load)               # the same, an array with the utilisation of every link
+    topology_plot(cluster, load, marked={"waited for 1 s": links})   # some of them on a broader line, and named below
 
 Colours of a heat map go from 0 to the first of 1, 2, 5, 10, 20, 50 and 100% that no link exceeds.
 Beyond 32 nodes, or 32 GPUs in each of several, the picture is a summary: one node stands for all, and each layer is a bar
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import must_be
 from ..hardware.cluster import Cluster
 from ..hardware.measure import link_classes
 from ..study.cluster_facts import span
@@ -43,13 +44,14 @@ PITCH_IN = 0.42
 """Distance between two GPUs if there is enough space, in inches."""
 
 
-def draw(
+def topology_plot(
     cluster: Cluster, link_load: Load | None = None, *, title: str | None = None, marked: Mapping[str, Array] | None = None
 ) -> Figure:
     """A matplotlib figure; with `link_load`, the utilisation of links from 0 to 1, a heat map.
 
     `marked`: caption -> numbers of links that are highlighted.
     """
+    must_be(cluster, Cluster, "cluster", "a cluster", 'topology_plot(sim.cluster("dgx-h100"))')
     title = legible(title or _title(cluster))
     heat = None if link_load is None else HeatMap.of(cluster, link_load, marked)
     vertices = sum(run.count for run in cluster.wiring.vertices)

@@ -17,7 +17,7 @@ from simulator.config import catalog
 from simulator.errors import OutsideDomain, UserError
 from simulator.figures.bars import KINDS, MOST_ROWS, chart_of_evaluation
 from simulator.figures.drawing import ink_on, luminance
-from simulator.figures.gantt import MOST_ROWS_IN_ALL, gantts
+from simulator.figures.gantt import MOST_ROWS_IN_ALL, gantt
 from simulator.figures.topology_colours import KINDS as OF_CLUSTERS
 from simulator.figures.topology_colours import OTHERS
 from simulator.program.layout import Layout, lay_out
@@ -354,8 +354,8 @@ def test_the_panel_of_memory_is_that_of_the_curves() -> None:
 
 def test_several_schedules_have_one_time_axis() -> None:
     results = {"fast": of("zb-h1", 4, 8), "slow": of("naive", 4, 8)}
-    figure = gantts(results)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["fast", "slow"]
+    figure = gantt(results)
+    assert [axes.get_title(loc="left").partition(":")[0] for axes in figure.axes] == ["fast", "slow"]
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     assert figure.axes[0].get_xlim()[1] >= 96
 
@@ -380,7 +380,7 @@ def test_pictures_of_too_many_rows_are_refused(tmp_path: Path) -> None:
     assert f"at most {MOST_ROWS} ranks" in said.err
     result = of("gpipe", MOST_ROWS, 1)
     with pytest.raises(UserError, match="rows"):
-        gantts({str(n): result for n in range(MOST_ROWS_IN_ALL // MOST_ROWS + 1)})
+        gantt({str(n): result for n in range(MOST_ROWS_IN_ALL // MOST_ROWS + 1)})
 
 
 def test_slots_without_length_are_refused_beside_transfers_that_take_time() -> None:

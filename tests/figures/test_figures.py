@@ -24,11 +24,11 @@ from simulator.errors import UserError
 from simulator.figures import trace
 from simulator.figures.bars import KINDS, chart_of_evaluation, chart_of_run, computing_ns, merged
 from simulator.figures.drawing import legible, save
-from simulator.figures.gantt import gantt, gantts
+from simulator.figures.gantt import gantt
 from simulator.figures.memory_colours import COLOURS
 from simulator.figures.pareto import Point, pareto
 from simulator.figures.topology_colours import MARK, NAMED, UNLOADED, HeatMap, longest_waits
-from simulator.figures.topology_plot import draw
+from simulator.figures.topology_plot import topology_plot
 from simulator.figures.vertex_positions import plural
 from simulator.figures.waterfall_plot import waterfall_plot
 from simulator.hardware.measure import WORDS, switches
@@ -246,8 +246,26 @@ def test_a_schedule_is_entitled_with_its_name_its_shape_and_its_bubble() -> None
 )
 def test_the_legend_says_what_darker_slots_are(names: list[str], said: str) -> None:
     results = {name: sim.schedule(name, ranks=4, microbatches=8) for name in names}
-    legend = [text.get_text() for text in gantts(results).legends[0].get_texts()]
+    legend = [text.get_text() for text in gantt(results).legends[0].get_texts()]
     assert [text for text in legend if "darker" in text] == [said] * bool(said)
+
+
+def test_several_timelines_are_drawn_one_below_another(run: Run) -> None:
+    pair = {name: sim.schedule(name, ranks=4, microbatches=8) for name in ("1f1b", "zb-h1")}
+    compared = sim.compare_schedules(["1f1b", "zb-h1"], ranks=4, microbatches=8)
+    for what in (pair, compared):
+        titles = [axes.get_title(loc="left") for axes in gantt(what).axes]
+        assert sorted(title.partition(", ")[0] for title in titles) == ["1f1b: makespan 33", "zb-h1: makespan 27"]
+    runs = {"a": run, "b": run}
+    for found in (gantt(runs), gantt(sim.compare(runs)), gantt(runs, size_in=(12, 6), window_s=(0, run.metrics.step_time_s / 2))):
+        assert [axes.get_title(loc="left")[:3] for axes in found.axes] == ["a: ", "b: "]
+    for wrong in ({"ranks": [0]}, {"title": "both"}, {"window_s": (1e6, 2e6)}):
+        with pytest.raises(UserError, match=r"several|window"):
+            gantt(runs, **wrong)
+    with pytest.raises(UserError, match="no common time axis"):
+        gantt({"run": run, **pair})
+    with pytest.raises(UserError, match="what is"):
+        gantt({})
 
 
 def test_the_legend_of_a_run_says_what_darker_slots_are(run: Run) -> None:
@@ -376,12 +394,12 @@ def test_a_heat_map_says_its_scale_and_what_is_marked() -> None:
     for shown in (small_cluster(2), small_cluster(64)):
         here = np.full(shown.wiring.links, 0.04)
         here[7] = 0.17
-        figure = draw(shown, here, marked={"one link, 3 ms": np.array([7])})
+        figure = topology_plot(shown, here, marked={"one link, 3 ms": np.array([7])})
         assert figure.axes[1].get_xlabel() == "utilisation of a link (%), at most 17%"
         assert [float(text.get_text()) for text in figure.axes[1].get_xticklabels()][-1] == 20
         assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one link, 3 ms"]
         assert halos(figure) == 1
-        assert halos(draw(shown, here)) == 0
+        assert halos(topology_plot(shown, here)) == 0
 
 
 def halos(figure: Any) -> int:
@@ -402,7 +420,7 @@ def test_a_slow_link_is_seen_among_thousands() -> None:
     cluster = small_cluster(512)
     load = np.full(cluster.wiring.links, 0.02)
     load[cluster.link_named("node99/nic2>leaf198")] = 0.9
-    figure = draw(cluster, load)
+    figure = topology_plot(cluster, load)
     said = [text.get_text() for text in figure.axes[0].texts if "% used" in text.get_text()]
     assert [text.split("us, ")[-1] for text in said if " nic," in text] == ["2% used, at most 90%"]
     assert all(text.endswith(", 2% used") for text in said if " nic," not in text)
@@ -414,7 +432,7 @@ def test_pictures_count_switches_as_one_buys_them(shape: str, nodes: int) -> Non
     cluster = small_cluster(nodes, shape=shape)
     bought = switches(cluster)
     drawn = Counter(run.kind for run in cluster.wiring.vertices for _ in range(run.count))
-    texts = [text.get_text() for text in draw(cluster).axes[0].texts]
+    texts = [text.get_text() for text in topology_plot(cluster).axes[0].texts]
     pooled = [kind for kind in drawn if bought.get(WORDS.get(kind, kind), drawn[kind]) != drawn[kind]]
     assert pooled
     for kind in pooled:
@@ -434,7 +452,7 @@ def test_a_timeline_has_the_size_the_window_and_the_title_that_were_asked_for(ru
 
 @pytest.mark.parametrize("name", sorted(catalog.files("clusters")))
 def test_titles_of_clusters_are_inside_their_pictures(name: str) -> None:
-    figure = draw(cluster(name))
+    figure = topology_plot(cluster(name))
     figure.draw_without_rendering()
     box = (figure._suptitle or figure.axes[0]._left_title).get_window_extent()  # type: ignore[attr-defined]
     assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
@@ -442,7 +460,7 @@ def test_titles_of_clusters_are_inside_their_pictures(name: str) -> None:
 
 
 def test_each_rate_of_a_class_of_links_is_in_the_legend_with_its_width() -> None:
-    legend = draw(cluster("dgx1-v100")).legends[0]
+    legend = topology_plot(cluster("dgx1-v100")).legends[0]
     lines = {text.get_text(): line.get_linewidth() for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
     assert [name for name in lines if name.startswith("nvlink")] == ["nvlink, 50 GB/s", "nvlink, 25 GB/s"]
     assert lines["nvlink, 50 GB/s"] > lines["nvlink, 25 GB/s"]
@@ -516,7 +534,7 @@ def test_characters_that_the_font_lacks_are_escaped(run: Run, tmp_path: Path, re
 
 
 def test_several_racks_are_a_summary_and_one_rack_shows_every_gpu() -> None:
-    several, one = (draw(cluster("gb200-nvl72", nodes=nodes)).axes[0].texts for nodes in (4, 1))
+    several, one = (topology_plot(cluster("gb200-nvl72", nodes=nodes)).axes[0].texts for nodes in (4, 1))
     assert "4 nodes x 72 GPUs" in [text.get_text() for text in several]
     assert {str(number) for number in range(72)} <= {text.get_text() for text in one}
 

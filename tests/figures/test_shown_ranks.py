@@ -15,7 +15,7 @@ import simulator as sim
 from simulator.advise.places import place_of
 from simulator.figures import bars, shown_ranks, trace
 from simulator.figures.bars import chart_of_run
-from simulator.figures.gantt import gantt, gantts
+from simulator.figures.gantt import gantt
 from simulator.figures.shown_ranks import candidates, kinds_of, left_out, spread, spread_within
 from simulator.simulation.run import Run
 from simulator.study.without import IMBALANCE
@@ -79,7 +79,7 @@ def test_of_many_kinds_the_pipelines_of_perturbed_ranks_are_shown_and_the_rest_i
     assert left_out(kinds, shown) == f"4 of {kinds.count} kinds of ranks"
     note = f"4 of {kinds.count} kinds of ranks are drawn"
     assert gantt(run).axes[0].get_title(loc="left").splitlines()[1:] == [f"{note}; others by --gantt-ranks, or ranks= in Python"]
-    assert gantts({"one": run}).axes[0].get_title(loc="left").splitlines()[1:] == [note]
+    assert gantt({"one": run}).axes[0].get_title(loc="left").splitlines()[1:] == [note]
     assert len(gantt(run, ranks=[0]).axes[0].get_title(loc="left").splitlines()) == 1
 
 

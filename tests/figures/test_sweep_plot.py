@@ -7,6 +7,7 @@ import pytest
 from matplotlib.colors import Normalize
 
 import simulator as sim
+from simulator.errors import UserError
 from simulator.figures.sweep_plot import sweep_plot
 from simulator.figures.tornado import tornado
 
@@ -48,6 +49,17 @@ def test_colours_go_from_the_shortest_time_to_the_longest() -> None:
     norm = sweep_plot(table([5.4, 6.2, 6.0, None]), FIELDS).axes[1]._colorbar.norm
     assert isinstance(norm, Normalize)
     assert (norm.vmin, norm.vmax) == (5.4, 6.2)
+
+
+def test_the_fields_of_a_table_are_its_first_columns() -> None:
+    frame = sim.sweep(SCENARIO, {"job.microbatch_size": [1, 2]})
+    axes = sim.sweep_plot(frame).axes[0]
+    assert axes.get_xlabel() == "job.microbatch_size"
+    with pytest.raises(UserError, match="the table has no column"):
+        sim.sweep_plot(table([5.4] * 4), ["plan.pt"])
+    for wrong in (frame.drop(columns="status"), 5):
+        with pytest.raises(UserError, match="not the table of a sweep"):
+            sim.sweep_plot(wrong)
 
 
 def test_the_shortest_step_is_framed_unless_several_are_as_short() -> None:
