@@ -86,7 +86,9 @@ def command(
         from ..figures.topology_colours import longest_waits
         from ..figures.topology_plot import topology_plot
 
-        save(topology_plot(network.cluster, network.utilisation, marked=longest_waits(network)), plot)
+        where = f"{run.scenario.model.name} on {run.gpus:,} GPUs of {network.cluster.name}"
+        title = f"{where}: use of links in a step of {show_s(network.step_s)}"
+        save(topology_plot(network.cluster, network.utilisation, title=title, marked=longest_waits(network)), plot)
     if as_json:
         print_json(_record(network, waited, busiest, series))
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,8 @@ LETTER_IN = 0.085
 TITLE, TITLE_IN = 10, 0.17
 """Font size of the title, in points, and height of a line of it."""
 ROOM = 1.08
+TOLERANCE = 1e-9
+"""Relative difference up to which steps are of equally many tokens."""
 LOG_RATIO = 8
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 DARK = 0.55
@@ -79,7 +81,8 @@ def _line(frame: pd.DataFrame, field: str, title: str) -> Figure:
     axes.set_xticks(at, words, **_turned(words, WIDE_IN / max(1, len(words))))
     axes.set_xlabel(legible(field))
     axes.set_ylabel(f"step time ({unit})")
-    _entitle(figure, title, _shortest(frame, [field]))
+    best = _Best.of(frame)
+    _entitle(figure, title, best.text(frame, [field]) if best else "")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e6ea", linewidth=0.6)
     handles = [Line2D([], [], color=COLOUR, marker="o"), Line2D([], [], color=COLOUR, alpha=0.35, linewidth=3)]
@@ -90,13 +93,34 @@ def _line(frame: pd.DataFrame, field: str, title: str) -> Figure:
     return figure
 
 
-def _shortest(frame: pd.DataFrame, fields: Sequence[str]) -> str:
-    """The shortest step and its values, in words; empty if none of several points is shorter than all others."""
-    times = frame.step_time_s.dropna()
-    best = frame[frame.step_time_s == times.min()].to_dict("records")
-    if len(times) < 2 or len(best) > 1:
-        return ""
-    return f"shortest: {show_s(float(times.min()))} with " + ", ".join(f"{field} = {best[0][field]}" for field in fields)
+class _Best(NamedTuple):
+    """The best point of several, and what it is best in."""
+
+    row: int
+    name: str
+    value: str
+
+    @staticmethod
+    def of(frame: pd.DataFrame) -> _Best | None:
+        """The shortest step, or the highest throughput where steps are not of equally many tokens; None without a single best."""
+        ran = frame[frame.step_time_s.notna()]
+        if len(ran) < 2:
+            return None
+        tokens = ran.tokens_per_s * ran.step_time_s if "tokens_per_s" in ran else ran.step_time_s * 0
+        alike = tokens.max() - tokens.min() <= TOLERANCE * tokens.max()
+        merit = -ran.step_time_s if alike else ran.tokens_per_s
+        best = ran[merit == merit.max()]
+        if len(best) > 1:
+            return None
+        row = int(np.flatnonzero(frame.index == best.index[0])[0])
+        if alike:
+            return _Best(row, "the shortest step", show_s(float(best.step_time_s.iloc[0])))
+        return _Best(row, "the highest throughput", f"{float(best.tokens_per_s.iloc[0]):,.0f} tokens/s")
+
+    def text(self, frame: pd.DataFrame, fields: Sequence[str]) -> str:
+        """The best point in words."""
+        values = frame.iloc[[self.row]].to_dict("records")[0]
+        return f"{self.name}: {self.value} with " + ", ".join(f"{field} = {values[field]}" for field in fields)
 
 
 def _entitle(figure: Figure, title: str, answer: str) -> None:
@@ -122,12 +146,13 @@ def _heat_map(frame: pd.DataFrame, fields: list[str], title: str) -> Figure:
     times = frame.step_time_s.to_numpy(dtype=float)
     most = float(np.nanmax(times, initial=0)) or 1.0
     per_s, unit = unit_of(most)
-    scale, shortest = Normalize(float(np.nanmin(times, initial=most)) * per_s, most * per_s), _shortest(frame, fields)
-    for row, own, other in zip(frame.itertuples(), *(frame[field].map(str) for field in fields), strict=True):
+    scale, best = Normalize(float(np.nanmin(times, initial=most)) * per_s, most * per_s), _Best.of(frame)
+    values = (frame[field].map(str) for field in fields)
+    for number, (row, own, other) in enumerate(zip(frame.itertuples(), *values, strict=True)):
         time = row.step_time_s * per_s if row.status == SIMULATED else None
         at = columns.index(other), rows.index(own)
         _draw_cell(axes, at, time, _why(row, between="\n"), scale)
-        if shortest and row.step_time_s == np.nanmin(times):
+        if best and number == best.row:
             axes.bar(at[0], 1, 1, at[1] - 0.5, fill=False, edgecolor=FRAME, linewidth=2.5, zorder=3)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -138,9 +163,10 @@ def _heat_map(frame: pd.DataFrame, fields: list[str], title: str) -> Figure:
     axes.set_ylabel(legible(fields[0]))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    notes = ["framed: the shortest step"] * bool(shortest) + ["hatched: cannot run"] * bool((frame.status != SIMULATED).any())
+    notes = [f"framed: {best.name}"] if best else []
+    notes += ["hatched: cannot run"] * bool((frame.status != SIMULATED).any())
     axes.set_title("; ".join(notes), fontsize=8, loc="left")
-    _entitle(figure, title, shortest)
+    _entitle(figure, title, best.text(frame, fields) if best else "")
     bar = figure.colorbar(ScalarMappable(scale, colormaps[MAP]), ax=axes, pad=0.02)
     bar.set_label(f"step time ({unit})")
     return figure

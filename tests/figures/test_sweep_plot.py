@@ -37,7 +37,7 @@ def test_times_have_the_unit_that_suits_them(scale: float, unit: str) -> None:
     figure = sweep_plot(frame, FIELDS, "a scenario")
     assert [text.get_text() for text in figure.axes[0].texts] == ["5.400", "6.200", "7.100", "lacks\n48.4 GiB"]
     assert figure.axes[1].get_ylabel() == f"step time ({unit})"
-    answer = f"shortest: 5.400 {unit} with plan.tp = 1, job.microbatch_size = 1"
+    answer = f"the shortest step: 5.400 {unit} with plan.tp = 1, job.microbatch_size = 1"
     first, *more = figure.get_suptitle().splitlines()
     assert (first, " ".join(more)) == ("a scenario", answer)
     line = sweep_plot(frame[:2], FIELDS[1:], "a scenario").axes[0]
@@ -60,6 +60,17 @@ def test_the_fields_of_a_table_are_its_first_columns() -> None:
     for wrong in (frame.drop(columns="status"), 5):
         with pytest.raises(UserError, match="not the table of a sweep"):
             sim.sweep_plot(wrong)
+
+
+def test_steps_of_unequal_batches_are_compared_by_throughput() -> None:
+    """The step of the smallest batch is the shortest, which says nothing."""
+    frame = table([1.0, 1.5, 2.5, None]).assign(tokens_per_s=[100.0, 130.0, 120.0, None])
+    figure = sweep_plot(frame, FIELDS, "a scenario")
+    said = " ".join(figure.get_suptitle().split())
+    assert said == "a scenario the highest throughput: 130 tokens/s with plan.tp = 1, job.microbatch_size = 2"
+    assert figure.axes[0].get_title(loc="left") == "framed: the highest throughput; hatched: cannot run"
+    alike = frame.assign(tokens_per_s=100 / frame.step_time_s)
+    assert "the shortest step: 1.000 s" in sweep_plot(alike, FIELDS).get_suptitle()
 
 
 def test_the_shortest_step_is_framed_unless_several_are_as_short() -> None:
