@@ -45,7 +45,8 @@ OBJECTIVE_HELP = "step_time, cost, energy, memory or gpus.  [default: step_time;
 PARETO_HELP = "Find the Pareto front of step time against memory, cost or gpus, instead of the best plans."
 DAYS_HELP = "Leave out plans that take more than this number of days for the tokens."
 PLOT_HELP = "Draw the Pareto front.  [default: step time against memory]"
-TOKENS_HELP = "Print the time that the best plans take for this number of tokens."
+TOKENS_HELP = "Print the time that the best plans take for this number of tokens.  [default: job.total_tokens]"
+PRICE_HELP = "Price of a GPU-hour, for the cost of the tokens.  [default: job.price_per_gpu_hour]"
 BUDGET_HELP = "Simulate at most N plans, chosen by optuna: for a space that is too large to check every plan."
 MOST_BUDGET = 10_000
 STORE_HELP = "Commit the outcome of each plan to a table in SQLite, as it comes."
@@ -68,7 +69,7 @@ LINE = 120
 @click.option("--gpus", metavar="N,N,...", help="Numbers of GPUs to search.  [default: those of the cluster]")
 @click.option("--tokens", type=Positive(MOST_TOKENS), help=TOKENS_HELP)
 @click.option("--days", type=Positive(MOST_DAYS), help=DAYS_HELP)
-@click.option("--price", type=Positive(MOST_PRICE), help="Price of a GPU-hour, for the cost of the tokens.")
+@click.option("--price", type=Positive(MOST_PRICE), help=PRICE_HELP)
 @click.option("--pareto", metavar="NAME", help=PARETO_HELP)
 @picture_option("--plot", help=PLOT_HELP)
 @click.option("--budget", metavar="N", type=Count(1, MOST_BUDGET), help=BUDGET_HELP)
@@ -92,19 +93,21 @@ def command(
     """
     from math import inf
 
-    from ..search.search import aim_of, base_of, tokens_of, with_steps
+    from ..search.search import aim_of, base_of, job_of, with_steps
     from ..study.common_steps import NOTE
     from ..study.grid import axes_of
     from ..units import DAY_S
 
-    for name in ("price", "days"):
-        if options[name] and not options["tokens"]:
-            raise UserError(f"--{name} is about a run of so many tokens", hint="--tokens 15e12")
     if options["budget"] and options["store"]:
         raise UserError("--store is for searches of all plans, --budget tries some", hint="one of the two")
     shard = shard_of_options(options, options["store"], "--store")
     base = with_steps(base_of(scenario, settings, trust=trust), axes_of(over)[0] if over else ())
-    within_s = options["days"] * DAY_S / (options["tokens"] / tokens_of(base)) if options["days"] else inf
+    job = job_of(base)
+    options |= {"tokens": options["tokens"] or job.total_tokens, "price": options["price"] or job.price_per_gpu_hour}
+    for name in ("price", "days"):
+        if options[name] and not options["tokens"]:
+            raise UserError(f"--{name} is about a run of so many tokens", hint="--tokens 15e12, or total_tokens of the job")
+    within_s = options["days"] * DAY_S / (options["tokens"] / job.tokens) if options["days"] else inf
     pareto = options["pareto"] or ("memory" if options["plot"] else None)
     aim = aim_of(objective or ("gpus" if options["days"] and not pareto else "step_time"), top, pareto, within_s)
     if options["show_space"]:

@@ -17,7 +17,7 @@ from ..simulation.energy import Energy
 from ..simulation.memory_check import fits_gpus, host_capacity_bytes
 from ..simulation.run import Run, memory_record
 from ..study.idle_causes import LAUNCHES, idle_time
-from ..units import US_PER_S, show_bytes, show_digits, show_s
+from ..units import US_PER_S, show_bytes, show_count, show_digits, show_s
 from .timeline_data import TimelineData, first_of_pipeline, rank_name
 
 if TYPE_CHECKING:
@@ -63,6 +63,10 @@ def facts(run: Run) -> str:
         shown.append((show_bytes(run.host_bytes), about, " bad" if lacks else ""))
     if isinstance(run.energy, Energy):
         shown.append((f"{run.energy.joules_per_token:.3g} J", f"per token, {run.energy.mean_w:,.0f} W per GPU", ""))
+    if whole := run.whole_run:
+        cost = "" if whole.cost is None else f", at a cost of {show_count(whole.cost)}"
+        hours = f"for {show_count(whole.total_tokens)} tokens without failures: {show_count(whole.gpu_hours)} GPU-hours{cost}"
+        shown.append((f"{whole.days:,.1f} days", hours, ""))
     boxes = (f'<div class="fact{bad}"><b>{html(figure)}</b><span>{html(about)}</span></div>' for figure, about, bad in shown)
     known = dict(run.summary)
     trust = [f"{name.capitalize()}: {known[name]}." for name in ("provenance", "calibration") if name in known]

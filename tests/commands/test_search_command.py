@@ -67,6 +67,16 @@ def test_a_run_of_tokens_takes_days_and_costs(searched: tuple[object, ...]) -> N
     assert "GPU-hours" in trainsim(*searched, "--tokens", 1e12).out
 
 
+def test_tokens_and_price_are_those_of_the_job(searched: tuple[object, ...], tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    by_options = trainsim(*searched, "--tokens", 1e12, "--price", 3, "--days", 50, "--json").record["best"]
+    file.write_text(SMALL.replace("global_batch: 32", "global_batch: 32, total_tokens: 1e12, price_per_gpu_hour: 3"))
+    by_job = trainsim(*searched, "--days", 50, "--json").record["best"]
+    figures = [[{name: one[name] for name in ("text", "days", "cost")} for one in best] for best in (by_options, by_job)]
+    assert figures[0] == figures[1]
+    assert trainsim(*searched, "--tokens", 2e12, "--json").record["best"][0]["days"] == pytest.approx(2 * by_job[0]["days"])
+
+
 def test_plans_on_equally_many_gpus_are_behind_in_step_time(searched: tuple[object, ...]) -> None:
     asked = (*searched, "--gpus", "16,32", "--tokens", 1e12, "--days", 400)
     best = trainsim(*asked, "--json", "--top", 9).record["best"]

@@ -22,7 +22,7 @@ from simulator.report.page import page, report
 from simulator.report.timeline_data import timeline_data
 from simulator.simulation.run import Run
 from simulator.study.idle_causes import idle_time
-from simulator.units import show_bytes
+from simulator.units import show_bytes, show_count
 
 from ..commandline import trainsim
 from ..small_scenarios import scenario, small_cluster, small_model
@@ -321,6 +321,16 @@ def test_a_page_says_how_far_its_times_are_measured() -> None:
     run = simulated("interleaved")
     known = dict(run.summary)
     assert f"Provenance: {known['provenance']}." in page(run, timeline_data(run))
+
+
+def test_a_page_has_the_days_and_the_cost_of_a_whole_run() -> None:
+    job = sim.Job(sequence_length=256, global_batch=32, total_tokens=10**12, price_per_gpu_hour=3.0)
+    run = scenario(job=job).simulate()
+    assert run.whole_run
+    text = page(run, timeline_data(run))
+    assert f"<b>{run.whole_run.days:,.1f} days</b>" in text
+    assert f"at a cost of {show_count(run.whole_run.cost or 0.0)}</span>" in text
+    assert "days</b>" not in page(simulated("fsdp"), timeline_data(simulated("fsdp")))
 
 
 def test_the_scenario_of_a_report_is_called_a_record_and_not_a_file_to_run() -> None:
