@@ -322,9 +322,9 @@ def _draw_legend(figure: Figure, charts: Sequence[Chart]) -> None:
         label = kind.name if kind.height else f"{kind.name} (line)"
         patches.append(Patch(facecolor=kind.colours[0], edgecolor=stroke, hatch=hatch, label=label))
     if any(bar.waits > 0 for chart in charts for row in chart.rows for bar in row.bars):
-        patches.append(
-            Patch(facecolor=_pale(KINDS["B"].colours[0]), edgecolor="white", label="pale part: waiting inside the slot")
-        )
+        waiting = next(kind for kind in ("B", "I", *KINDS) if kind in kinds)
+        pale = _pale(KINDS[waiting].colours[0])
+        patches.append(Patch(facecolor=pale, edgecolor="white", label="pale part: waiting inside the slot"))
     patches.append(Patch(facecolor="white", edgecolor="#bbbbbb", label="idle"))
     if darker := list(dict.fromkeys(chart.darker for chart in charts if chart.darker)):
         patches.append(Patch(alpha=0, label=f"(darker: {', or '.join(darker)})"))
