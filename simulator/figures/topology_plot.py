@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ MOST_IN_NODE = 32
 """Most GPUs of a node that are drawn individually in a cluster of several: the links of several racks hide each other."""
 WIDEST_IN, TALLEST_IN = 16.0, 11.0
 TOLERANCE = 1e-9
+LETTER_IN = 0.09
+"""Width of a letter of the title in inches, at most."""
 MOST_RATES, WIDEST_LINE, NARROWEST = 3, 2.4, 0.4
 """Most rates of a class of links that have a line each in the legend; width of the quickest line in points, and of the slowest as
 a fraction of it."""
@@ -78,6 +81,7 @@ def topology_plot(
     _draw_vertices(axes, cluster, at, points)
     for y, name in at.layers:
         axes.text(left - 0.5, y, legible(name), ha="right", va="center", fontsize=9, color="#444444")
+    title = fill(title, int(figure.get_figwidth() / LETTER_IN))
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")  # a title of axes with a fixed aspect may have no room above them
     heat.explain(figure, axes) if heat else _draw_legend(figure, cluster)
     return figure
