@@ -20,10 +20,11 @@ from ..program.slot import Pair, slots_of
 from ..simulation.run import Run
 from ..study.schedule import Evaluation
 from ..study.schedule_verbs import brief
-from ..units import seconds, show_s
+from ..units import counted, seconds, show_s
 from .shown_ranks import Kinds, kinds_of, perturbed, shown_ranks, stages_of
 
 MOST_ROWS = 64
+UNIT_OF_SCHEDULES = "in the unit of the durations of slots"
 
 
 class Kind(NamedTuple):
@@ -99,7 +100,7 @@ class Chart:
     """What a darker shade of a slot means, in words; empty if there is one shade."""
     held: Held | None = None
     since: str = ""
-    """The instant at which the time axis starts, in words."""
+    """The instant at which the time axis starts, or its unit, in words."""
     note: str = ""
     """What the rows leave out, in words."""
 
@@ -212,8 +213,9 @@ def chart_of_evaluation(result: Evaluation, title: str = "", *, with_memory: boo
         rows.append(Row(f"rank {rank}", tuple(bars)))
     held, shape = _held(result) if with_memory else None, layout.shape
     darker = _darker(max(chunks) + 1, len(layout.placements))
-    title = title or f"{result.name or 'schedule'}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {brief(result)}"
-    return Chart(title, "", tuple(rows), max(e[-1] for e in result.ends if e), darker, held)
+    sizes = f"{counted(shape.ranks, 'rank')} x {counted(shape.chunks, 'chunk')}, {counted(shape.microbatches, 'microbatch')}"
+    title = title or f"{result.name or 'schedule'}, {sizes}: {brief(result)}"
+    return Chart(title, "", tuple(rows), max(e[-1] for e in result.ends if e), darker, held, since=UNIT_OF_SCHEDULES)
 
 
 def _held(result: Evaluation) -> Held:

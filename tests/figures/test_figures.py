@@ -232,7 +232,9 @@ def test_schedules_are_drawn_too() -> None:
 
 def test_a_schedule_is_entitled_with_its_name_its_shape_and_its_bubble() -> None:
     result = sim.schedule("1f1b", ranks=4, microbatches=8)
-    assert gantt(result).axes[0].get_title(loc="left") == "1f1b, P=4 V=1 M=8: makespan 33, bubble ratio 27.27%"
+    assert (
+        gantt(result).axes[0].get_title(loc="left") == "1f1b, 4 ranks x 1 chunk, 8 microbatches: makespan 33, bubble ratio 27.27%"
+    )
 
 
 @pytest.mark.parametrize(
