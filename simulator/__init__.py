@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from .figures.gantt import gantt as gantt
     from .figures.kineto import kineto as kineto
     from .figures.memory_plot import memory_plot as memory_plot
+    from .figures.sweep_plot import sweep_plot as sweep_plot
+    from .figures.topology_plot import topology_plot as topology_plot
+    from .figures.tornado import tornado as tornado
     from .figures.trace import trace as trace
     from .plan.offload import Offload as Offload
     from .plan.plan import Fidelity as Fidelity
@@ -105,7 +108,10 @@ _WHERE = {
     "Session": "simulation.session",
     "simulate": "simulation.simulate",
     "sweep": "study.sweep",
+    "sweep_plot": "figures.sweep_plot",
     "topology": "study.cluster_facts",
+    "topology_plot": "figures.topology_plot",
+    "tornado": "figures.tornado",
     "trace": "figures.trace",
     "validate": "validate.report",
     "waterfall_plot": "figures.waterfall_plot",

@@ -14,6 +14,8 @@ from html import escape
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """First characters of a cell that a spreadsheet reads as a formula, including their full-width forms."""
+NAME, TEXT = "text-align:left;white-space:nowrap", "text-align:left;white-space:pre-wrap"
+"""Styles of the two columns of a summary in a notebook; spaces align the numbers of neighbouring rows."""
 
 
 def terminal(text: str, *, lines: bool = False) -> str:
@@ -47,7 +49,9 @@ class Summarised(ABC):
         return "\n".join([type(self).__name__, *(f"  {name:<{width}}  {text}" for name, text in rows)])
 
     def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{html(name)}</th><td style='text-align:left'>{html(text)}</td></tr>" for name, text in self.summary)
+        rows = (
+            f"<tr><th style='{NAME}'>{html(name)}</th><td style='{TEXT}'>{html(text)}</td></tr>" for name, text in self.summary
+        )
         return f"<table>{''.join(rows)}</table>"
 
 

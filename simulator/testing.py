@@ -1,6 +1,6 @@
-"""Batteries for plug-ins: the requirements of every schedule, built-in or user-defined.
+"""Batteries for plug-ins: the requirements of every schedule and of every collective algorithm, built-in or user-defined.
 
-    from simulator.testing import check_schedule
+    from simulator.testing import check_collective, check_schedule
     check_schedule(my_module)
 
 Each check raises `UserError` (or `Deadlock`) that says what is wrong and at which shape.
@@ -8,11 +8,15 @@ Each check raises `UserError` (or `Deadlock`) that says what is wrong and at whi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
+
+from .collectives import Round
 from .config import catalog
+from .engine.task import Array
 from .errors import Fault, InvariantBroken, OutsideDomain, UserError, must_be
 from .program.layout import Layout, as_taken, lay_out
 from .program.slot import Durations, Shape
@@ -29,6 +33,19 @@ SHAPES = tuple(
 SPLITS = (1, 2, 3)
 """Numbers of parts of a sequence that schedules are tried with, if they support them."""
 TOLERANCE = 1e-9
+GROUPS = ((0,), (0, 0), (0,) * 8, (0,) * 7, (0, 1, 2, 3), (0, 0, 1, 1), (0,) * 4 + (1,) * 4 + (2,) * 4, (0, 0, 0, 1, 1, 2))
+"""The node of every rank of the groups that collective algorithms are tried on; groups that an algorithm does not take are
+skipped."""
+SENT: dict[str, Callable[[Array], float]] = {
+    "all_reduce": lambda inside: 1.0,
+    "reduce_scatter": lambda inside: float((~inside).mean()),
+    "all_gather": lambda inside: float(inside.mean()),
+    "alltoall": lambda inside: float(inside.sum() * (~inside).mean()),
+    "broadcast": lambda inside: float(inside[0]),
+}
+"""Payloads that a part of a group has to send to the rest of it, whatever the algorithm, by kind."""
+ROOT = 0
+"""The rank at which a broadcast starts."""
 
 
 def check_schedule(schedule: Any, shapes: Iterable[Shape] | None = None) -> int:
@@ -91,3 +108,55 @@ def _check_refusal(schedule: Any, shape: Shape, refusal: OutsideDomain) -> None:
     names = {field.name for field in fields(Shape)}
     nearest: dict[str, Any] = {name: value for name, value in refusal.nearest.items() if name in names}
     lay_out(schedule, replace(shape, **nearest))
+
+
+def check_collective(algorithm: Any, groups: Iterable[Sequence[int]] | None = None) -> int:
+    """Tries an algorithm on every group that it takes, for every kind that it knows; returns the number of these cases.
+
+    The algorithm is a module or an object with KINDS and rounds(kind, nodes), or a name as for `trainsim collective --algorithm`.
+    A group is the node of each of its ranks; by default the groups are `GROUPS`. A rank alone sends nothing. Every message joins
+    two ranks of the group. In the end every rank has what it needs, although a message carries only what its sender had before
+    the round; and no part of a group sends less than it must. Where switches reduce (IN_NETWORK), messages are not followed.
+    """
+    found = catalog.typed("collectives", algorithm)
+    cases = 0
+    for kind in [kind for kind in found.KINDS if kind in SENT]:
+        for group in GROUPS if groups is None else groups:
+            nodes = np.array(group, dtype=np.int64)
+            if len(nodes) > 1 and hasattr(found, "takes") and not found.takes(kind, nodes):
+                continue
+            cases += 1
+            wrong = next(_wrong_rounds(tuple(found.rounds(kind, nodes)), kind, nodes, getattr(found, "IN_NETWORK", False)), "")
+            if wrong:
+                raise UserError(f"{kind} among ranks on nodes {list(group)}: {wrong}")
+    if not cases:
+        raise UserError("the algorithm takes no group", hint=f"KINDS are one or several of {', '.join(SENT)}")
+    return cases
+
+
+def _wrong_rounds(rounds: Sequence[Round], kind: str, nodes: Array, in_network: bool) -> Iterator[str]:
+    """What is wrong with the rounds of an algorithm."""
+    ranks, has = len(nodes), np.eye(len(nodes), dtype=bool)
+    if ranks == 1:
+        if rounds:
+            yield "a rank alone needs no rounds"
+        return
+    sent = np.zeros((ranks, ranks))
+    for r in rounds:
+        source, target, share = r.edges.source, r.edges.target, r.edges.share
+        if min(source.min(), target.min()) < 0 or max(source.max(), target.max()) >= ranks or (source == target).any():
+            yield f"a message does not join two of the ranks 0 to {ranks - 1}"
+            return
+        np.add.at(sent, (source, target), share * float(r.fraction) * r.repeats)
+        for _ in range(min(r.repeats, ranks)):  # after as many repetitions everything has reached whom it can reach
+            before = has.copy()
+            np.logical_or.at(has, target, before[source])
+    lacking = np.argwhere(~has[:, [ROOT]] if kind == "broadcast" else ~has)
+    if len(lacking) and not in_network:
+        rank, origin = lacking[0].tolist()
+        yield f"nothing of rank {origin} reaches rank {rank}"
+    for inside in [np.arange(ranks) < size for size in range(1, ranks)] + [np.arange(ranks) == rank for rank in range(ranks)]:
+        least, leaves = SENT[kind](inside), float(sent[np.ix_(inside, ~inside)].sum())
+        if leaves < least * (1 - TOLERANCE):
+            part = ", ".join(map(str, np.flatnonzero(inside).tolist()))
+            yield f"rank {part} sends {leaves:.6g} payloads to the others, and {least:.6g} are needed"

@@ -182,6 +182,12 @@ def show_s(value: float) -> str:
     return f"{show_digits(value * factor)} {unit}"
 
 
+def show_stated_s(value: float) -> str:
+    """A duration as somebody stated it, without zeros at its end: `0.7 us`, `2.5 ms`."""
+    digits, _, unit = show_s(value).partition(" ")
+    return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits} {unit}"
+
+
 def show_span(value: float) -> str:
     """A long duration in the most readable unit: `26.4 min`, `3.09 h`, `54.0 d`; seconds and less as `show_s` does."""
     for factor, unit in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):

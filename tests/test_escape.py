@@ -168,7 +168,7 @@ def test_any_name_runs_and_is_shown_escaped(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_can_be_drawn(name: str, tmp_path: Path) -> None:
-    from simulator.figures.topology_plot import draw
+    from simulator.figures.topology_plot import topology_plot
 
     run = sim.load(scenario_named(name, tmp_path)).simulate()
     switch = "s" + name.replace(">", "")
@@ -179,7 +179,12 @@ def test_any_name_can_be_drawn(name: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message="Glyph")  # a font that lacks a character
-        for figure in (sim.gantt(run), draw(run.scenario.cluster), draw(drawn), draw(drawn, {0: 0.5}, marked={name: [0]})):  # type: ignore[dict-item]
+        for figure in (
+            sim.gantt(run),
+            topology_plot(run.scenario.cluster),
+            topology_plot(drawn),
+            topology_plot(drawn, {0: 0.5}, marked={name: [0]}),
+        ):  # type: ignore[dict-item]
             figure.savefig(io.BytesIO(), format="svg")
 
 

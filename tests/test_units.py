@@ -143,6 +143,9 @@ def test_numbers_read_well() -> None:
     assert [units.show_s(x) for x in (6.29512, 0.0185, 3.2e-6, 0.9999999, 0.0)] == [
         "6.295 s", "18.50 ms", "3.200 us", "1,000 ms", "0 us",
     ]  # fmt: skip
+    assert [units.show_stated_s(x) for x in (0.7e-6, 2.5e-3, 100e-6, 1.0, 1.2345e-6, 0.0)] == [
+        "0.7 us", "2.5 ms", "100 us", "1 s", "1.234 us", "0 us",
+    ]  # fmt: skip
     assert [units.show_count(x) for x in (16384, 70_553_706_496, 1.008e12)] == ["16,384", "70.6 B", "1.01 T"]
     assert [units.show_bytes(x) for x in (12, 2048, 79.6 * units.GIB)] == ["12 B", "2.0 KiB", "79.6 GiB"]
     assert units.show_rate(450e9) == "450 GB/s"

@@ -14,7 +14,7 @@ import simulator as sim
 from simulator.figures.drawing import save
 
 HERE = Path(__file__).resolve().parent
-SIZE = "1280,1480"
+SIZE = "1280,1600"
 BROWSERS = "chromium", "chromium-browser", "google-chrome"
 
 run = sim.load("llama3-70b-64xh100").simulate()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simulator.config import catalog
 from simulator.figures.drawing import save
-from simulator.figures.gantt import gantts
+from simulator.figures.gantt import gantt
 from simulator.files import atomic
 from simulator.program.layout import as_taken, lay_out
 from simulator.program.slot import Durations, Shape
@@ -47,7 +47,7 @@ def pictures() -> None:
         shape = as_taken(schedule, Shape(4, 8))
         share = 1 / shape.chunks
         drawn[name] = evaluate(lay_out(schedule, Shape(4, 8, shape.chunks, durations=Durations(share, share, share))))
-    save(gantts(drawn), HERE / "compare.png")
+    save(gantt(drawn), HERE / "compare.png")
 
 
 def bubble_rate(model: str, name: str, limit: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from math import inf
 
 from ..simulation.run import Run
@@ -17,6 +18,8 @@ from ..study.compare import stage_seconds
 Split = tuple[int, ...]
 MOST_STAGES = 8
 """Largest number of stages at which every neighbouring split is simulated."""
+MOST_LISTED = 16
+"""Largest number of stages whose layers are listed one by one in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +44,25 @@ class Splits:
     def text(self, step_s: float) -> str:
         """Gain or loss of the best neighbouring split against a step of `step_s` seconds, however small."""
         change = self.step_time_s / step_s - 1
-        layout = ",".join(map(str, self.counts))
+        layout = _written(self.counts)
         beside = f" ({self.too_large} more do not fit)" if self.too_large else ""
         tried = f"of {self.neighbouring} splits in which one layer moves{beside},"
         if change < 0:
-            text = f"{tried} [{layout}] is the best: the step is {-change:.2%} shorter"
+            text = f"{tried} {layout} is the best: the step is {-change:.2%} shorter"
         else:
             longer = f"{change:.2%} longer" if change else "as long"
-            text = f"{tried} none makes the step shorter; with [{layout}] it is {longer}"
+            text = f"{tried} none makes the step shorter; with {layout} it is {longer}"
         if self.further:
-            text += (
-                f"; with more moves, [{','.join(map(str, self.further[0]))}] makes it {1 - self.further[1] / step_s:.2%} shorter"
-            )
+            text += f"; with more moves, {_written(self.further[0])} makes it {1 - self.further[1] / step_s:.2%} shorter"
         return text
+
+
+def _written(counts: Split) -> str:
+    """The layers of the stages as a list, or for a long pipeline as a sum of lists of equal stages: [2] * 30 + [3] + [1]."""
+    if len(counts) <= MOST_LISTED:
+        return f"[{','.join(map(str, counts))}]"
+    equal = ((layers, len(list(stages))) for layers, stages in groupby(counts))
+    return " + ".join(f"[{layers}] * {stages}" if stages > 1 else f"[{layers}]" for layers, stages in equal)
 
 
 def splits(run: Run, step_of: Callable[[Split], float | None], most: float = inf) -> Splits | None:

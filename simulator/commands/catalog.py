@@ -76,6 +76,8 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
         raise UserError(f"no kind {typed!r}", hint=did_you_mean(kind, [*kinds, "defaults"]))
     elif kind == "gpus":
         _print_gpus(as_json)
+    elif kind == "models":
+        _print_models(as_json)
     else:
         rows = list(_about(kind).items())
         print_json([{"name": n, "about": about} for n, about in rows]) if as_json else print_table(["name", "about"], rows)
@@ -97,6 +99,22 @@ def _print_gpus(as_json: bool) -> None:
         numbers = (gpu.memory_bytes_per_s / GB, gpu.matmul_peak("fp16") / TFLOP, gpu.tdp_w)
         rows.append([gpu.name, show_bytes(gpu.memory_bytes), *(f"{number:,.0f}" for number in numbers), about[gpu.name]])
     print_table(["name", "memory", "GB/s", "fp16 TFLOP/s", "W", "about"], rows, right=(1, 2, 3, 4))
+
+
+def _print_models(as_json: bool) -> None:
+    """Prints every model with its size: parameters, those that a token passes through if it has experts, layers and width."""
+    from ..config.load import model
+
+    found = {name: (model(name), about) for name, about in _about("models").items()}
+    if as_json:
+        facts = ("parameters", "active_parameters", "layers", "hidden")
+        print_json([{"name": n, "about": about, **{f: getattr(m, f) for f in facts}} for n, (m, about) in found.items()])
+        return
+    rows = []
+    for name, (one, about) in found.items():
+        active = f"{one.active_parameters / GB:.2f}" if one.experts else ""
+        rows.append([name, f"{one.parameters / GB:,.2f}", active, str(one.layers), f"{one.hidden:,}", about])
+    print_table(["name", "B parameters", "B active", "layers", "hidden", "about"], rows, right=(1, 2, 3, 4))
 
 
 def _about(kind: str) -> dict[str, str]:

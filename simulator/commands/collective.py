@@ -42,6 +42,9 @@ class Size(click.types.IntParamType):
         return int(size)
 
 
+ALGORITHM_HELP = "One that `trainsim catalog collectives` lists, one of your own (file.py, module:name), or auto."
+
+
 @click.command("collective", short_help="Time a collective on a cluster: the table of nccl-tests.")
 @click.argument("kind")
 @click.option("--cluster", required=True, help="A name that `trainsim catalog clusters` lists, or a YAML file.")
@@ -50,7 +53,7 @@ class Size(click.types.IntParamType):
 @click.option("-b", "first", type=Size(), default="8", show_default=True, help="Smallest size.")
 @click.option("-e", "last", type=Size(), default="8G", show_default=True, help="Largest size.")
 @click.option("-f", "factor", type=Count(2, 1024), default=2, show_default=True, help="Factor from one size to the next.")
-@click.option("--algorithm", default="auto", show_default=True, help="One that `trainsim catalog collectives` lists, or auto.")
+@click.option("--algorithm", default="auto", show_default=True, help=ALGORITHM_HELP)
 @click.option("--library", default="nccl", show_default=True, help="Library behind auto: nccl, nccl-plain, trtllm or vllm.")
 @click.option(
     "--fidelity",

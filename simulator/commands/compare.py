@@ -77,9 +77,9 @@ def command(scenarios: tuple[str, ...], allow_oom: bool, gantt: str | None, trus
         found = compare(runs)
     if gantt:
         from ..figures.drawing import save
-        from ..figures.gantt import gantts
+        from ..figures.gantt import gantt as drawn
 
-        save(gantts(found.runs), gantt)
+        save(drawn(found), gantt)
     if as_json:
         print_json(found.as_dict())
         return
@@ -95,6 +95,9 @@ def _print(found: Comparison) -> None:
     operators = [name for name in found.result if name.startswith("operator ")]
     largest = sorted(operators, key=lambda name: -_difference(found.result[name]))[:MOST_OPERATORS]
     shown = [name for name in found.result if name not in operators] + largest
+    stages = [len(run.program.stages) for run in found.runs.values()]
+    if len({*stages}) > 1:  # a stage of one run is no stage of another
+        shown = [name for name in shown if not name.startswith("stage ")]
     listed = {name: found.result[name] for name in shown if _spread(found.result[name]) >= LEAST_SPREAD}
     runs = [_cut(name) for name in found.runs]
     for what, differing in (("Scenarios differ in", found.scenario_in_words), ("Results differ in", listed)):
@@ -104,6 +107,8 @@ def _print(found: Comparison) -> None:
             say()
     alike, fewer = len(shown) - len(listed), len(operators) - len(largest)
     left_out = [f"{counted(alike, 'result')} with a difference below {LEAST_SPREAD:.2%}"] if alike else []
+    if len({*stages}) > 1:
+        left_out.append(f"the times of stages, of which the runs have {', '.join(map(str, stages[:-1]))} and {stages[-1]}")
     left_out += [f"{counted(fewer, 'operator')} with a smaller difference than the {MOST_OPERATORS} above"] if fewer else []
     if left_out:
         say(fill(f"Not listed: {', and '.join(left_out)}; --json has them.", text_columns(), break_on_hyphens=False))

@@ -85,9 +85,11 @@ def command(
     if plot:
         from ..figures.drawing import save
         from ..figures.topology_colours import longest_waits
-        from ..figures.topology_plot import draw
+        from ..figures.topology_plot import topology_plot
 
-        save(draw(network.cluster, network.utilisation, marked=longest_waits(network)), plot)
+        where = f"{run.scenario.model.name} on {run.gpus:,} GPUs of {network.cluster.name}"
+        title = f"{where}: use of links in a step of {show_s(network.step_s)}"
+        save(topology_plot(network.cluster, network.utilisation, title=title, marked=longest_waits(network)), plot)
     if as_json:
         print_json(_record(network, waited, busiest, series))
     else:

@@ -108,7 +108,7 @@ def command(
 
 def _evaluate(name: str, options: dict[str, Any], csv_file: str | None, plot_file: str | None, *, as_json: bool) -> None:
     """Evaluates one schedule; prints, writes and draws the result."""
-    from ..study.schedule_verbs import brief, schedule
+    from ..study.schedule_verbs import schedule
 
     with progress(f"evaluating {catalog.called(name)}"):
         result = schedule(name, **options)
@@ -119,9 +119,7 @@ def _evaluate(name: str, options: dict[str, Any], csv_file: str | None, plot_fil
         from ..figures.drawing import save
         from ..figures.gantt import gantt
 
-        shape = result.layout.shape
-        title = f"{catalog.called(name)}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {brief(result)}"
-        save(gantt(result, title=title), plot_file)
+        save(gantt(result), plot_file)
     if as_json:
         print_json(result.as_dict())
         return
@@ -158,17 +156,16 @@ def _proof(certificate: Any) -> list[tuple[str, str]]:
 
 def _compare(names: list[str], options: dict[str, Any], plot_file: str | None, *, as_json: bool) -> None:
     """Compares several schedules."""
-    from ..study.schedule_verbs import brief, compare_schedules
+    from ..study.schedule_verbs import compare_schedules
 
     with progress(f"evaluating {len(names)} schedules"):
         found = compare_schedules(names, **options)
     plot_file = plot_file if found.entries else None
     if plot_file:
         from ..figures.drawing import save
-        from ..figures.gantt import gantts
+        from ..figures.gantt import gantt
 
-        drawn = {entry.name: entry.results[-1] for entry in found.entries}
-        save(gantts({f"{catalog.called(name)}: {brief(one)}": one for name, one in drawn.items()}), plot_file)
+        save(gantt(found), plot_file)
     if as_json:
         print_json(found.as_dict())
         return

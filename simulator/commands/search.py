@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
@@ -44,11 +45,19 @@ OBJECTIVE_HELP = "step_time, cost, energy, memory or gpus.  [default: step_time;
 PARETO_HELP = "Find the Pareto front of step time against memory, cost or gpus, instead of the best plans."
 DAYS_HELP = "Leave out plans that take more than this number of days for the tokens."
 PLOT_HELP = "Draw the Pareto front.  [default: step time against memory]"
-TOKENS_HELP = "Print the time that the best plans take for this number of tokens."
+TOKENS_HELP = "Print the time that the best plans take for this number of tokens.  [default: job.total_tokens]"
+PRICE_HELP = "Price of a GPU-hour, for the cost of the tokens.  [default: job.price_per_gpu_hour]"
 BUDGET_HELP = "Simulate at most N plans, chosen by optuna: for a space that is too large to check every plan."
 MOST_BUDGET = 10_000
 STORE_HELP = "Commit the outcome of each plan to a table in SQLite, as it comes."
+ORDER = {
+    "cost": "GPU-hours", "energy": "energy of a step", "memory": "memory of the fullest GPU",
+    "gpus": "number of GPUs, then step time; `behind` is in the first of the two that differs",
+}  # fmt: skip
+"""What orders the best plans, by objective; step time goes without saying."""
 YAML = (".yaml", ".yml")
+LINE = 120
+"""Width of the lines of a written scenario."""
 
 
 @click.command("search", short_help="Find the best plans, with a proof that none was missed.")
@@ -60,7 +69,7 @@ YAML = (".yaml", ".yml")
 @click.option("--gpus", metavar="N,N,...", help="Numbers of GPUs to search.  [default: those of the cluster]")
 @click.option("--tokens", type=Positive(MOST_TOKENS), help=TOKENS_HELP)
 @click.option("--days", type=Positive(MOST_DAYS), help=DAYS_HELP)
-@click.option("--price", type=Positive(MOST_PRICE), help="Price of a GPU-hour, for the cost of the tokens.")
+@click.option("--price", type=Positive(MOST_PRICE), help=PRICE_HELP)
 @click.option("--pareto", metavar="NAME", help=PARETO_HELP)
 @picture_option("--plot", help=PLOT_HELP)
 @click.option("--budget", metavar="N", type=Count(1, MOST_BUDGET), help=BUDGET_HELP)
@@ -84,19 +93,21 @@ def command(
     """
     from math import inf
 
-    from ..search.search import aim_of, base_of, tokens_of, with_steps
+    from ..search.search import aim_of, base_of, job_of, with_steps
     from ..study.common_steps import NOTE
     from ..study.grid import axes_of
     from ..units import DAY_S
 
-    for name in ("price", "days"):
-        if options[name] and not options["tokens"]:
-            raise UserError(f"--{name} is about a run of so many tokens", hint="--tokens 15e12")
     if options["budget"] and options["store"]:
         raise UserError("--store is for searches of all plans, --budget tries some", hint="one of the two")
     shard = shard_of_options(options, options["store"], "--store")
     base = with_steps(base_of(scenario, settings, trust=trust), axes_of(over)[0] if over else ())
-    within_s = options["days"] * DAY_S / (options["tokens"] / tokens_of(base)) if options["days"] else inf
+    job = job_of(base)
+    options |= {"tokens": options["tokens"] or job.total_tokens, "price": options["price"] or job.price_per_gpu_hour}
+    for name in ("price", "days"):
+        if options[name] and not options["tokens"]:
+            raise UserError(f"--{name} is about a run of so many tokens", hint="--tokens 15e12, or total_tokens of the job")
+    within_s = options["days"] * DAY_S / (options["tokens"] / job.tokens) if options["days"] else inf
     pareto = options["pareto"] or ("memory" if options["plot"] else None)
     aim = aim_of(objective or ("gpus" if options["days"] and not pareto else "step_time"), top, pareto, within_s)
     if options["show_space"]:
@@ -182,7 +193,7 @@ def _write(found: Found, file: str) -> None:
 
     best = with_paths_from(found.document(found.best[0]), Path(file).parent)
     with atomic(file) as temporary:
-        temporary.write_text(yaml.safe_dump(best.data, sort_keys=False), encoding="utf-8")
+        temporary.write_text(yaml.safe_dump(best.data, sort_keys=False, default_flow_style=None, width=LINE), encoding="utf-8")
 
 
 def _draw(found: Found, file: str, title: str) -> None:
@@ -282,15 +293,19 @@ def _print(found: Found, options: dict[str, Any]) -> None:
     rows = list[list[str]]()
     for plan in found.best:
         measured, step_time_s, value = plan.simulated()
-        first = found.best[0].simulated()[2][0]
-        behind = f"{value[0] / first - 1:.2%}" if first and plan is not found.best[0] else ""
+        differing = [(one, best) for one, best in zip(value, found.best[0].simulated()[2], strict=True) if one != best and best]
+        one, best = differing[0] if differing else (1.0, 1.0)
+        behind = f"{one / best - 1:.2%}" if plan is not found.best[0] else ""
         days, cost = _run(found, plan, options)
         more = [f"{days:,.1f}", f"{cost:,.0f}"] if days is not None else []
         memory = f"{measured.memory_bytes / GIB:.1f} GiB"
-        rows.append([plan.text, str(plan.weighed.gpus), show_s(step_time_s), f"{measured.mfu:.1%}", memory, behind,
+        text = re.sub(r", cluster\.nodes=\d+", "", plan.text)  # the number of GPUs says the same
+        rows.append([text, f"{plan.weighed.gpus:,}", show_s(step_time_s), f"{measured.mfu:.1%}", memory, behind,
                      found.largest_wait(plan) or "", found.loses_by(plan) or "", *more])  # fmt: skip
     if rows:
         print_table([*header, *tokens], rows, right=[1, 2, 3, 4, 5, *range(8, 8 + len(tokens))])
+    if ordered := ORDER.get(found.search.aim.objective):
+        say(f"ordered by {ordered}")
     say(_counted(found))
     for field, (number, example) in found.reasons.items():
         say(f"  {number:,} infeasible by {field}: {example.removeprefix(f'{field}: ')}")

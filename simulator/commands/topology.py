@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..units import show_rate, show_s
+from ..units import show_rate, show_stated_s
 from ._show import Count, json_option, long_option, picture_option, print_json, print_pairs, print_table, trust_option
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long
     shown = topology(found, listed=as_json, long=long)
     if plot is not None:
         from ..figures.drawing import save
-        from ..figures.topology_plot import draw
+        from ..figures.topology_plot import topology_plot
 
-        save(draw(found), plot)
+        save(topology_plot(found), plot)
     print_json(shown.as_dict()) if as_json else _print_tables(shown, plot)
 
 
@@ -47,12 +47,18 @@ def _print_tables(shown: Topology, plot: str | None) -> None:
     print_pairs([*shown.summary, *([("picture", plot)] if plot else [])])
     if found := route_classes(shown.cluster):
         rows = [
-            [span(str, w.hops), f"{w.gpus:,}", span(show_rate, w.bytes_per_s), span(show_s, w.latency_s), ", ".join(w.classes)]
+            [
+                span(str, w.hops),
+                f"{w.gpus:,}",
+                span(show_rate, w.bytes_per_s),
+                span(show_stated_s, w.latency_s),
+                ", ".join(w.classes),
+            ]
             for w in found
         ]
         print_table(["hops from gpu0", "GPUs reached", "slowest link", "latency", "by way of"], rows, right=(0, 1, 2, 3))
     rows = [
-        [c.name, ", ".join(c.ends), f"{c.count:,}", show_rate(c.bytes_per_s), show_s(c.latency_s)]
+        [c.name, ", ".join(c.ends), f"{c.count:,}", show_rate(c.bytes_per_s), show_stated_s(c.latency_s)]
         for c in link_classes(shown.cluster.wiring)
     ]
     print_table(["class of links", "from > to", "links", "capacity", "latency"], rows, right=(2, 3, 4))

@@ -133,6 +133,7 @@ class _Reader:
             return self.fault(place, f": {error.faults[0].message}", error.faults[0].hint)
         if data is None:
             return self.fault(place, " has no value", "give it one, or leave it out")
+        data = self.whole(data) if not field.members and _kind(field) is int else data
         value = self._typed(field, data, place)
         return value if value is not WRONG and self._within(field, data, place) else WRONG
 
@@ -142,6 +143,11 @@ class _Reader:
     def choice(self, field: Form, data: Any) -> str | None:
         """The choice that a word means."""
         return meant(data, field.choices)
+
+    @staticmethod
+    def whole(data: Any) -> Any:
+        """A number that was written with a point or an exponent, such as 1.4e12, as the whole number that it is."""
+        return int(data) if isinstance(data, float) and data.is_integer() and abs(data) <= EXACT else data
 
     lists: Any = list
     """The type, or types, accepted as a list."""
@@ -258,6 +264,11 @@ class _Checker(_Reader):
         """None: values made in Python are used unchanged."""
         return None
 
+    @staticmethod
+    def whole(data: Any) -> Any:
+        """Unchanged: values made in Python are used as they are."""
+        return data
+
     lists = (list, tuple)
 
     def record(self, schema: type[Declared], data: Any, place: Place, field: Form | None = None) -> Any:
@@ -279,6 +290,8 @@ CONTAINERS: Mapping[Any, tuple[Any, bool]] = {
     Mapping: (dict, True),
 }
 """The type into which a container is read, and whether the container is a mapping."""
+EXACT = 2**53
+"""Size up to which every whole number is one of floating point, so that none stands for another."""
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list", dict: "a mapping"}
 
 

@@ -82,6 +82,14 @@ def imported(name: str) -> Code:
     return code
 
 
+def given(thing: Any, taken: Sequence[str]) -> Code:
+    """An object of a user by its name, which is marked if it is one of those that are `taken`."""
+    name = str(getattr(thing, "__name__", type(thing).__name__)).rpartition(".")[2]
+    code = Code(f"{name} (own)" if name in taken else name)
+    code.found = thing
+    return code
+
+
 def _named(module: ModuleType, attribute: str) -> Any:
     """The object of a module; for a function `order` or `orders` the names of the module, without the other of the two."""
     found = getattr(module, attribute)

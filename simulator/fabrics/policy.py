@@ -23,7 +23,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from ..binding.collective_policy import AUTO, Choose, CollectivePolicy, Timing, takes
-from ..config import catalog, fabric_files
+from ..config import catalog, fabric_files, user_code
 from ..config.fabric_files import IDEAL, Fabric, Loader, outline
 from ..config.suggestions import meant
 from ..costs.collectives import nccl_choice, theory
@@ -226,11 +226,10 @@ QUANTUM = ("hdr-ib", "ndr-ib", "xdr-ib")
 """Networks whose switches can reduce, for libraries that are set up to use them: NVIDIA Quantum, from SHARPv2 of 2019 on."""
 
 
-def policy_on(cluster: Cluster, algorithm: str = AUTO, pieces: int | None = None, library: str = NCCL) -> CollectivePolicy:
-    """The collective policy of a cluster: with the named algorithm or the library's choices, and with `pieces` pieces."""
-    known = catalog.files("collectives")
-    if (wanted := meant(algorithm.strip(), (AUTO, *known))) is None:
-        raise UserError(f"no algorithm {shown(algorithm)}", hint=did_you_mean(algorithm, [AUTO, *known]))
+def policy_on(cluster: Cluster, algorithm: Any = AUTO, pieces: int | None = None, library: str = NCCL) -> CollectivePolicy:
+    """The collective policy of a cluster: with the named algorithm, that of a user or the library's choices, and with `pieces`
+    pieces. The code of a user's algorithm (`file.py`, `module:name`, or an object) is trusted."""
+    wanted = _wanted(algorithm)
     if catalog.plain(library) not in LIBRARIES:
         raise UserError(f"no library {shown(library)}", hint=did_you_mean(library, LIBRARIES))
     links, does = links_of(cluster), LIBRARIES[catalog.plain(library)]
@@ -245,6 +244,21 @@ def policy_on(cluster: Cluster, algorithm: str = AUTO, pieces: int | None = None
     timing = _timing_on(cluster, links, does.series if wanted == AUTO else "auto", does.direct)
     correction = pieces_correction_on(cluster, links.inside, links.across, pieces) if pieces else None
     return CollectivePolicy(modules, choices, wanted, timing, _choice_on(cluster, links, does), pieces, correction)
+
+
+def _wanted(algorithm: Any) -> str:
+    """The name of an algorithm of the catalog or `auto`; for an algorithm of a user a name with its code."""
+    known = [AUTO, *catalog.files("collectives")]
+    if isinstance(algorithm, str) and not catalog.is_code(algorithm):
+        if (wanted := meant(algorithm.strip(), known)) is None:
+            raise UserError(f"no algorithm {shown(algorithm)}", hint=did_you_mean(algorithm, known))
+        return wanted
+    code = user_code.imported(algorithm) if isinstance(algorithm, str) else user_code.given(algorithm, known)
+    if missing := [name for name in ("KINDS", "rounds") if not hasattr(code.found, name)]:
+        raise UserError(
+            f"{code} has no {missing[0]}", hint="an algorithm has KINDS and rounds(kind, nodes), as simulator/collectives/ring.py"
+        )
+    return code
 
 
 def call_of(kind: str, algorithm: str, nodes: Array, payload_bytes: int, *, placed: bool = False) -> Call:

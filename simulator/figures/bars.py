@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -18,10 +19,12 @@ from ..program.slot import KINDS as SLOT_KINDS
 from ..program.slot import Pair, slots_of
 from ..simulation.run import Run
 from ..study.schedule import Evaluation
-from ..units import seconds, show_s
+from ..study.schedule_verbs import brief
+from ..units import counted, seconds, show_s
 from .shown_ranks import Kinds, kinds_of, perturbed, shown_ranks, stages_of
 
 MOST_ROWS = 64
+UNIT_OF_SCHEDULES = "in the unit of the durations of slots"
 
 
 class Kind(NamedTuple):
@@ -93,10 +96,11 @@ class Chart:
     unit: str
     rows: tuple[Row, ...]
     end: float
-    shades: int
+    darker: str
+    """What a darker shade of a slot means, in words; empty if there is one shade."""
     held: Held | None = None
     since: str = ""
-    """The instant at which the time axis starts, in words."""
+    """The instant at which the time axis starts, or its unit, in words."""
     note: str = ""
     """What the rows leave out, in words."""
 
@@ -118,10 +122,17 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
     roles = [run.coordinate(rank) for rank in chosen]
     named = [_named(run, rank, role, kinds, chosen) for rank, role in zip(chosen, roles, strict=True)]
     rows = tuple(_row_of_rank(run, *row) for row in zip(chosen, roles, named, strict=True))
-    shades = 1 + max(stage.chunk for stage in run.program.stages)
+    copies = Counter(stage.number for stage in run.program.stages if not stage.share)
+    darker = _darker(1 + max(stage.chunk for stage in run.program.stages), max(copies.values(), default=1))
     lasts_s = seconds(seen.until_ns - seen.from_ns)
     note = f"{shown.left_out} are drawn" if shown and shown.left_out else ""
-    return Chart(title, "s", rows, lasts_s, shades, since=seen.window.text, note=note)
+    return Chart(title, "s", rows, lasts_s, darker, since=seen.window.text, note=note)
+
+
+def _darker(shades: int, directions: int) -> str:
+    """What a darker shade of a slot means."""
+    chunks, other = shades > directions, directions > 1
+    return " and ".join(["later chunks"] * chunks + ["the other direction"] * other)
 
 
 def _named(run: Run, rank: int, role: int, kinds: Kinds, drawn: Sequence[int]) -> str:
@@ -184,8 +195,9 @@ def step_spans_ns(labels: Labels, times: Times, counted: NDArray[np.bool_]) -> t
     return first, last
 
 
-def chart_of_evaluation(result: Evaluation, title: str, *, with_memory: bool = True) -> Chart:
-    """One row per rank with the boxes of its order. The two slots of an overlapped pair share the height of the row."""
+def chart_of_evaluation(result: Evaluation, title: str = "", *, with_memory: bool = True) -> Chart:
+    """One row per rank with the boxes of its order. The two slots of an overlapped pair share the height of the row. By default
+    the title names the schedule, its shape, and its bubble."""
     layout = result.layout
     if len(layout.orders) > MOST_ROWS:
         raise UserError(f"{len(layout.orders)} rows are more than a chart can show", hint=f"at most {MOST_ROWS} ranks")
@@ -199,8 +211,11 @@ def chart_of_evaluation(result: Evaluation, title: str, *, with_memory: bool = T
                 chunk = chunks[layout.instance(slot.stage, slot.microbatch)]
                 bars.append(Bar(start, end, slot.kind, str(slot.microbatch), chunk, half))
         rows.append(Row(f"rank {rank}", tuple(bars)))
-    held = _held(result) if with_memory else None
-    return Chart(title, "", tuple(rows), max(e[-1] for e in result.ends if e), max(chunks) + 1, held)
+    held, shape = _held(result) if with_memory else None, layout.shape
+    darker = _darker(max(chunks) + 1, len(layout.placements))
+    sizes = f"{counted(shape.ranks, 'rank')} x {counted(shape.chunks, 'chunk')}, {counted(shape.microbatches, 'microbatch')}"
+    title = title or f"{result.name or 'schedule'}, {sizes}: {brief(result)}"
+    return Chart(title, "", tuple(rows), max(e[-1] for e in result.ends if e), darker, held, since=UNIT_OF_SCHEDULES)
 
 
 def _held(result: Evaluation) -> Held:

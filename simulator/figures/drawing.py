@@ -44,16 +44,20 @@ with _wherever_fonts_are_indexed():
     from matplotlib.collections import PolyCollection as PolyCollection
     from matplotlib.colors import LinearSegmentedColormap as LinearSegmentedColormap
     from matplotlib.colors import Normalize as Normalize
+    from matplotlib.colors import to_rgb
     from matplotlib.figure import Figure as Figure
     from matplotlib.font_manager import FontProperties, findfont, get_font
     from matplotlib.lines import Line2D as Line2D
     from matplotlib.patches import FancyBboxPatch
     from matplotlib.patches import Patch as Patch
+    from matplotlib.patheffects import withStroke as withStroke
     from matplotlib.text import Annotation as Annotation
     from matplotlib.ticker import MaxNLocator as MaxNLocator
 
 FORMATS = {".png": ("Software",), ".svg": ("Date", "Creator"), ".pdf": ("CreationDate", "Producer")}
 """File endings, and the metadata with dates and versions that are left out, so that equal figures give equal files."""
+INK, DARK = "#202020", 0.51
+"""Colour of text on light colours, and the luminance below which a colour has white text."""
 
 
 class Drawing(Figure):
@@ -81,6 +85,17 @@ def save(figure: Figure, path: str | Path) -> None:
         with rc_context({"svg.hashsalt": "trainsim"}):  # otherwise the names of markers are random
             figure.savefig(data, format=suffix[1:], metadata=dict.fromkeys(FORMATS[suffix]))
         temporary.write_bytes(data.getbuffer())
+
+
+def luminance(colour: str) -> float:
+    """How light a colour is, from 0 to 1."""
+    red, green, blue = to_rgb(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def ink_on(colour: str) -> str:
+    """The colour of text that is legible on a colour: white on dark ones, nearly black on light ones."""
+    return "white" if luminance(colour) < DARK else INK
 
 
 def rounded_box(corner: tuple[float, float], width: float, height: float, radius: float, **style: Any) -> FancyBboxPatch:

@@ -17,16 +17,24 @@ from typing import Any
 
 import numpy as np
 
+from ..config import catalog
 from ..errors import UserError, described, must_be
 from ..simulation.run import Run
+from ..study.compare import Comparison as RunComparison
 from ..study.legal_values import is_number
 from ..study.schedule import Evaluation
+from ..study.schedule_verbs import Comparison as ScheduleComparison
+from ..study.schedule_verbs import brief
 from ..units import MS_PER_S
 from .bars import KINDS, Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
-from .drawing import Axes, Drawing, Figure, Patch, PolyCollection, legible
+from .drawing import INK, Axes, Drawing, Figure, Patch, PolyCollection, ink_on, legible
 from .time_axis import set_ticks, unit_of
 
+EXAMPLE = 'gantt({"one": sim.schedule("1f1b", ranks=4, microbatches=8), "other": ...})'
 WIDTH_IN = 14.0
+NARROW = 3.0
+"""Width of the usual bar of a kind, in points, below which its bars have no white edge, and are not moved to whole pixels: else
+many bars together would seem to leave gaps."""
 MOST_ROWS_IN_ALL = 256
 RASTER_ABOVE = 5_000
 """Number of bars above which bars are drawn as pixels, since a vector file would be slow to open."""
@@ -38,8 +46,6 @@ LINES, MOST_LINES, LINE_STEP_PX = 0.14, 0.3, 2.5
 """Fractions of the height of a row: usual and largest height of all lines of communication, and least distance of two lines."""
 LINE = 0.8
 """Height of a line beside the distance to the next one."""
-DARK = 130
-"""Luminance of 255 below which a box has white numbers."""
 SMALLEST, LARGEST = 4.5, 8.0
 """Font sizes of microbatch numbers, in points. A kind of slot that is too small for the smallest font has no numbers."""
 DIGIT, MARGIN = 0.62, 1.5
@@ -56,7 +62,7 @@ LEAST_WIDTH_IN, LEAST_ROW_IN = 4.0, 0.1
 """Width of a picture, and height of a row, below which text is unreadable."""
 POINTS = 72
 """Points of an inch."""
-LETTER, NARROW, LEGEND, BESIDE_LABEL = 0.58, 0.45, 8, 3.5
+LETTER, NARROW_LETTER, LEGEND, BESIDE_LABEL = 0.58, 0.45, 8, 3.5
 """Width of a letter as a fraction of the font size, at most and in the names of rows; the font size of the legend, and the free
 space beside a label as a multiple of it."""
 SMALLEST_TITLE, LARGEST_TITLE, LARGEST_LABEL = 7.0, 11.0, 10.0
@@ -64,7 +70,7 @@ SMALLEST_TITLE, LARGEST_TITLE, LARGEST_LABEL = 7.0, 11.0, 10.0
 
 
 def gantt(
-    what: Run | Evaluation,
+    what: Run | Evaluation | Mapping[str, Any] | RunComparison | ScheduleComparison,
     *,
     ranks: Iterable[int] | None = None,
     title: str | None = None,
@@ -72,23 +78,24 @@ def gantt(
     window_s: tuple[float, float] | None = None,
 ) -> Figure:
     """A matplotlib figure of a run (by default one rank of every kind, or of every pipeline coordinate if there are many kinds)
-    or of an evaluated schedule.
+    or of an evaluated schedule. Several of them by name, or a comparison, are drawn one below another on one time axis.
 
     `size_in` is its width and height in inches; `window_s` the part of the time axis that is shown, in seconds for a run.
     """
-    must_be(what, (Run, Evaluation), "what", "a run", "gantt(sim.simulate(model, cluster, plan, job))")
     must_be(title, (str, type(None)), "title", "a text", 'title="a step"')
     size_in, window_s = _two_numbers(size_in, "size_in", "(14, 6)"), _two_numbers(window_s, "window_s", "(0.5, 1.5)")
-    chart = chart_of_run(what, ranks) if isinstance(what, Run) else chart_of_evaluation(what, title or "")
-    if title is not None:
-        chart = replace(chart, title=title)
-    if chart.note:
-        chart = replace(chart, note=f"{chart.note}; others by --gantt-ranks, or ranks= in Python")
-    if window_s is not None and not 0 <= window_s[0] < min(window_s[1], chart.end):
-        hint = f"choose a start before its end, both from 0 to {chart.end:.6g} {chart.unit}".rstrip()
-        hint += f" = {chart.end * MS_PER_S:,.0f} ms" if chart.unit == "s" else ""
-        raise UserError(f"the window from {window_s[0]:g} to {window_s[1]:g} {chart.unit} shows nothing", hint=hint)
-    return draw(chart, size_in=size_in, window=None if window_s is None else (window_s[0], min(window_s[1], chart.end)))
+    if several := _several(what):
+        if ranks is not None or title is not None:
+            raise UserError("ranks and title are those of one timeline, and there are several", hint="leave them out")
+        charts = [_one_of_several(result, name) for name, result in several.items()]
+    else:
+        charts = [_one(what, ranks, title)]
+    end, unit = max(chart.end for chart in charts), charts[0].unit
+    if window_s is not None and not 0 <= window_s[0] < min(window_s[1], end):
+        hint = f"choose a start before its end, both from 0 to {end:.6g} {unit}".rstrip()
+        hint += f" = {end * MS_PER_S:,.0f} ms" if unit == "s" else ""
+        raise UserError(f"the window from {window_s[0]:g} to {window_s[1]:g} {unit} shows nothing", hint=hint)
+    return draw(*charts, size_in=size_in, window=None if window_s is None else (window_s[0], min(window_s[1], end)))
 
 
 def _two_numbers(given: Any, name: str, example: str) -> tuple[float, float] | None:
@@ -101,16 +108,33 @@ def _two_numbers(given: Any, name: str, example: str) -> tuple[float, float] | N
     return found
 
 
-def gantts(results: Mapping[str, Evaluation] | Mapping[str, Run]) -> Figure:
-    """Evaluated schedules, or runs, with their titles, one below another on one time axis."""
-    return draw(*(_chart(result, title) for title, result in results.items()))
+def _several(what: Any) -> dict[str, Run | Evaluation]:
+    """Runs or evaluated schedules by name; empty for a single one."""
+    if isinstance(what, ScheduleComparison):
+        return {catalog.called(entry.name): entry.results[-1] for entry in what.entries}
+    given = what.runs if isinstance(what, RunComparison) else what if isinstance(what, Mapping) else {}
+    kinds = {
+        type(must_be(one, (Run, Evaluation), f"what[{name!r}]", "a run or a schedule", EXAMPLE)) for name, one in given.items()
+    }
+    if len(kinds) > 1:
+        raise UserError("runs and schedules have no common time axis", hint="draw them apart")
+    return dict(given)
 
 
-def _chart(result: Run | Evaluation, title: str) -> Chart:
+def _one(what: Any, ranks: Iterable[int] | None, title: str | None) -> Chart:
+    """The chart of a single timeline."""
+    must_be(what, (Run, Evaluation), "what", "a run", "gantt(sim.simulate(model, cluster, plan, job))")
+    chart = chart_of_run(what, ranks) if isinstance(what, Run) else chart_of_evaluation(what)
+    chart = chart if title is None else replace(chart, title=title)
+    return replace(chart, note=f"{chart.note}; others by --gantt-ranks, or ranks= in Python") if chart.note else chart
+
+
+def _one_of_several(result: Run | Evaluation, name: str) -> Chart:
+    """One of several charts, with its name."""
     if isinstance(result, Evaluation):
-        return chart_of_evaluation(result, title, with_memory=False)
+        return chart_of_evaluation(result, f"{name}: {brief(result)}", with_memory=False)
     chart = chart_of_run(result)
-    return replace(chart, title=f"{title}: {chart.title}")
+    return replace(chart, title=f"{name}: {chart.title}")
 
 
 def draw(*charts: Chart, size_in: tuple[float, float] | None = None, window: tuple[float, float] | None = None) -> Figure:
@@ -130,11 +154,11 @@ def draw(*charts: Chart, size_in: tuple[float, float] | None = None, window: tup
     for chart, title_in in zip(charts, titles_in, strict=True):
         heights += [title_in + row_in * len(chart.rows), *([PANEL_IN] if chart.held else [])]
     shown, size_in = window or (0, end * 1.001), size_in or (WIDTH_IN, AROUND_IN + sum(heights))
-    width = size_in[0] * POINTS - LEGEND * NARROW * max(len(row.label) for chart in charts for row in chart.rows) - BESIDE
+    width = size_in[0] * POINTS - LEGEND * NARROW_LETTER * max(len(row.label) for chart in charts for row in chart.rows) - BESIDE
     figure = Drawing(figsize=size_in, layout="constrained", dpi=DPI)
     panels = iter(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
     for chart in charts:
-        _Panel(axes := next(panels), chart, row_in, end, width / (shown[1] - shown[0])).draw()
+        _Panel(axes := next(panels), chart, row_in, shown, width / (shown[1] - shown[0])).draw()
         title, size = _fitted(legible(chart.title), width, LARGEST_TITLE)
         axes.set_title("\n".join([title, *([chart.note] if chart.note else [])]), fontsize=size, loc="left")
         if chart.held:
@@ -157,8 +181,8 @@ def _label_time(axes: Axes, chart: Chart, shown: tuple[float, float], width: flo
 class _Panel:
     """One chart on its axes."""
 
-    def __init__(self, axes: Axes, chart: Chart, row_in: float, end: float, points_per_time: float) -> None:
-        self.axes, self.chart, self.end = axes, chart, end
+    def __init__(self, axes: Axes, chart: Chart, row_in: float, shown: tuple[float, float], points_per_time: float) -> None:
+        self.axes, self.chart, self.shown = axes, chart, shown
         bars = [bar for row in chart.rows for bar in row.bars]
         self.lines = sorted({bar.kind for bar in bars if not KINDS[bar.kind].height})
         row_px = row_in * DPI
@@ -193,12 +217,15 @@ class _Panel:
         axes.set_yticks([y + 0.5 for y in range(rows)], [r.label for r in self.chart.rows], fontsize=8 if rows <= 32 else 6)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
-        axes.hlines(range(1, rows), 0, self.end, colors="#dddddd", linewidths=0.5, zorder=0)
+        axes.hlines(range(1, rows), *self.shown, colors="#dddddd", linewidths=0.5, zorder=0)
 
     def _place(self, y: int, kind: str, half: str) -> tuple[float, float]:
         """Upper edge and height of a kind of slot in its row."""
         height = self.room * (0.5 if half else KINDS[kind].height)
         return y + 1 - self.low - (self.room if half == "upper" else height), height
+
+    def _is_narrow(self, kind: str, half: str) -> bool:
+        return self.width[kind, half] < NARROW
 
     def _draw_bars(self, y: int, bars: tuple[Bar, ...]) -> None:
         groups: dict[tuple[str, int, str], list[tuple[float, float]]] = {}
@@ -208,7 +235,8 @@ class _Panel:
             if kind in self.lines:
                 self._draw_line(y, kind, spans)
                 continue
-            edge = {"edgecolors": "white", "linewidth": min(0.5, 0.12 * self.width[kind, half])}
+            narrow = self._is_narrow(kind, half)
+            edge = {"linewidth": 0.0, "snap": False} if narrow else {"edgecolors": "white", "linewidth": 0.5}
             styles: list[dict[str, Any]] = [{"facecolors": _colour(kind, shade), **edge, "zorder": 2}]
             if hatch := KINDS[kind].hatch:
                 styles.append({"facecolors": "none", "edgecolors": hatch[1], "linewidth": 0.0, "hatch": hatch[0], "zorder": 2.5})
@@ -228,30 +256,34 @@ class _Panel:
 
     def _draw_waits(self, y: int, bars: tuple[Bar, ...]) -> None:
         """Draws the pale upper part of slots, as high as the share in which they wait."""
-        boxes, colours = [], []
+        waiting: dict[bool, list[tuple[list[tuple[float, float]], str]]] = {}
         for bar in bars:
             if bar.waits > 0:
                 top, height = self._place(y, bar.kind, bar.half)
                 low = top + height * bar.waits
-                boxes.append([(bar.start, top), (bar.end, top), (bar.end, low), (bar.start, low)])
-                colours.append(_pale(_colour(bar.kind, bar.shade)))
-        style: dict[str, Any] = {"facecolors": colours, "linewidths": 0.0, "zorder": 2.2, "rasterized": self.rasterized}
-        if boxes:
-            self.axes.add_collection(PolyCollection(boxes, **style), autolim=False)
+                box = [(bar.start, top), (bar.end, top), (bar.end, low), (bar.start, low)]
+                waiting.setdefault(self._is_narrow(bar.kind, bar.half), []).append((box, _pale(_colour(bar.kind, bar.shade))))
+        style: dict[str, Any] = {"linewidths": 0.0, "zorder": 2.2, "rasterized": self.rasterized}
+        for narrow, found in waiting.items():
+            boxes, colours = zip(*found, strict=True)
+            drawn = PolyCollection(boxes, facecolors=colours, snap=False if narrow else None, **style)
+            self.axes.add_collection(drawn, autolim=False)
 
     def _draw_numbers(self, y: int, bars: tuple[Bar, ...]) -> None:
-        """Draws microbatch numbers where they fit."""
+        """Draws microbatch numbers where they fit, in the middle of what is shown of a slot."""
         for bar in bars:
             size = self.font.get((bar.kind, bar.half), 0.0) if bar.text else 0.0
-            if not size or (bar.end - bar.start) * self.points_per_time < size * DIGIT * len(bar.text) + MARGIN / 2:
+            start, end = max(bar.start, self.shown[0]), min(bar.end, self.shown[1])
+            free = (end - start) * self.points_per_time - size * DIGIT * len(bar.text)
+            if not size or free < MARGIN / 2:
                 continue
             top, height = self._place(y, bar.kind, bar.half)
             behind = _colour(bar.kind, bar.shade)
-            colour = "white" if bar.waits < MIDDLE and _luminance(behind) < DARK else "#202020"
+            colour = ink_on(behind) if bar.waits < MIDDLE else INK
             style: dict[str, Any] = {"fontsize": size, "ha": "center", "va": "center_baseline", "color": colour}
             if KINDS[bar.kind].hatch:
-                style["bbox"] = {"facecolor": behind, "edgecolor": "none", "pad": 0.4}
-            self.axes.text((bar.start + bar.end) / 2, top + height / 2, bar.text, zorder=3, clip_on=True, **style)
+                style["bbox"] = {"facecolor": behind, "edgecolor": "none", "pad": min(MARGIN, free / 2) - 0.3}
+            self.axes.text((start + end) / 2, top + height / 2, bar.text, zorder=3, clip_on=True, **style)
 
 
 def _colour(kind: str, shade: int) -> str:
@@ -261,11 +293,6 @@ def _colour(kind: str, shade: int) -> str:
 def _pale(colour: str) -> str:
     """The colour mixed with white."""
     return "#" + "".join(f"{round(int(colour[i : i + 2], 16) * (1 - PALE) + 255 * PALE):02x}" for i in (1, 3, 5))
-
-
-def _luminance(colour: str) -> float:
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def _fitted(text: str, width: float, largest: float) -> tuple[str, float]:
@@ -295,12 +322,12 @@ def _draw_legend(figure: Figure, charts: Sequence[Chart]) -> None:
         label = kind.name if kind.height else f"{kind.name} (line)"
         patches.append(Patch(facecolor=kind.colours[0], edgecolor=stroke, hatch=hatch, label=label))
     if any(bar.waits > 0 for chart in charts for row in chart.rows for bar in row.bars):
-        patches.append(
-            Patch(facecolor=_pale(KINDS["B"].colours[0]), edgecolor="white", label="pale part: waiting inside the slot")
-        )
+        waiting = next(kind for kind in ("B", "I", *KINDS) if kind in kinds)
+        pale = _pale(KINDS[waiting].colours[0])
+        patches.append(Patch(facecolor=pale, edgecolor="white", label="pale part: waiting inside the slot"))
     patches.append(Patch(facecolor="white", edgecolor="#bbbbbb", label="idle"))
-    if any(chart.shades > 1 for chart in charts):
-        patches.append(Patch(alpha=0, label="(darker: later chunks)"))
+    if darker := list(dict.fromkeys(chart.darker for chart in charts if chart.darker)):
+        patches.append(Patch(alpha=0, label=f"(darker: {', or '.join(darker)})"))
     spacing = {"handlelength": 1.2, "columnspacing": 1.2, "borderaxespad": 0.1}
     width, columns = figure.get_size_inches()[0] * POINTS, len(patches)
     while columns > 1 and _width_of_legend([str(patch.get_label()) for patch in patches], columns) > width:

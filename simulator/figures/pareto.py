@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..units import GIB
-from .drawing import Annotation, Axes, Drawing, Figure, legible
+from .drawing import Annotation, Axes, Drawing, Figure, legible, withStroke
 from .shown_ranks import evenly
 from .time_axis import unit_of
 
@@ -38,9 +38,10 @@ def pareto(points: Sequence[Point], front: Sequence[Point], against: str, title:
     axes.step(others[::-1], times[::-1], "o-", where="post", label="front: none is better in both", **style)
     named = evenly(range(len(front)), min(len(front), MOST_NAMED))
     left = [f"and {len(front) - MOST_NAMED} plans between them"] if len(front) > MOST_NAMED else []
-    lines = [legible(title)] if title else []
-    lines += [legible(f"{place + 1} {front[place].text}") for place in named]
+    lines = [legible(f"{place + 1} {front[place].text}") for place in named]
     axes.set_title("\n".join([*lines, *left]), fontsize=7, loc="left")
+    found = f"step time against {LABELS[against].partition(',')[0]}, {len(front)} of {len(points)} simulated plans on the front"
+    figure.suptitle(legible(f"{title}: {found}" if title else found), fontsize=9, x=0.01, ha="left")
     axes.legend(frameon=False, fontsize=8)
     axes.set_xlabel(LABELS[against])
     axes.set_ylabel(f"step time, {unit}")
@@ -55,7 +56,8 @@ def _number(figure: Figure, axes: Axes, places: Mapping[int, tuple[float, float]
     figure.draw_without_rendering()  # lays out the axes, which gives the positions of points
     labels: list[Annotation] = []
     for number, place in places.items():
-        label = axes.annotate(str(number), place, (4, 5), textcoords="offset points", fontsize=8, color=COLOUR)
+        label = axes.annotate(str(number), place, (4, 5), textcoords="offset points", fontsize=8, color=COLOUR, zorder=4)
+        label.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
         hidden = [one for one in labels if one.get_window_extent().overlaps(label.get_window_extent())]
         if hidden:
             label.remove()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, described, did_you_mean, shown
+from ..units import show_digits, show_s
 from .drawing import Axes, Drawing, Figure, Line2D, Normalize, ScalarMappable, colormaps, legible
 from .time_axis import unit_of
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_FIELDS = 2
+EXAMPLE = 'sim.sweep("llama3-70b-64xh100", {"job.global_batch": [32, 64]})'
 SIMULATED, OUT_OF_MEMORY = "simulated", "out of memory"
-COLOUR, NONE = "#31557f", "#b3261e"
+COLOUR, NONE, FRAME = "#31557f", "#b3261e", "#1d2430"
 MAP = "cividis_r"
 WIDE_IN, TALL_IN = 7.5, 4.5
 CELL_IN, CELL_TALL_IN = 0.95, 0.5
@@ -31,8 +33,8 @@ LETTER_IN = 0.085
 TITLE, TITLE_IN = 10, 0.17
 """Font size of the title, in points, and height of a line of it."""
 ROOM = 1.08
-MOST_SHORT = 999
-"""Number above which three digits would be written with an exponent."""
+TOLERANCE = 1e-9
+"""Relative difference up to which steps are of equally many tokens."""
 LOG_RATIO = 8
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 DARK = 0.55
@@ -45,9 +47,15 @@ def check_fields(fields: int) -> None:
         raise UserError(f"a sweep over {fields} fields cannot be drawn", hint="one field is a line, two are a heat map")
 
 
-def sweep_plot(frame: pd.DataFrame, fields: list[str], title: str = "") -> Figure:
-    """A matplotlib figure of the step times in the table of a sweep over one or two fields."""
+def sweep_plot(frame: pd.DataFrame, fields: Sequence[str] | None = None, title: str = "") -> Figure:
+    """A matplotlib figure of the step times in the table of a sweep over one or two fields, by default its first columns."""
+    columns = [*getattr(frame, "columns", ())]
+    if "status" not in columns:
+        raise UserError(f"frame is {described(frame)}, not the table of a sweep", hint=f"sweep_plot({EXAMPLE})")
+    fields = columns[: columns.index("status")] if fields is None else [*fields]
     check_fields(len(fields))
+    if unknown := [field for field in fields if field not in columns]:
+        raise UserError(f"the table has no column {shown(unknown[0])}", hint=did_you_mean(unknown[0], columns))
     return _line(frame, fields[0], title) if len(fields) == 1 else _heat_map(frame, fields, title)
 
 
@@ -73,7 +81,8 @@ def _line(frame: pd.DataFrame, field: str, title: str) -> Figure:
     axes.set_xticks(at, words, **_turned(words, WIDE_IN / max(1, len(words))))
     axes.set_xlabel(legible(field))
     axes.set_ylabel(f"step time ({unit})")
-    _entitle(figure, title)
+    best = _Best.of(frame)
+    _entitle(figure, title, best.text(frame, [field]) if best else "")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e6ea", linewidth=0.6)
     handles = [Line2D([], [], color=COLOUR, marker="o"), Line2D([], [], color=COLOUR, alpha=0.35, linewidth=3)]
@@ -84,10 +93,41 @@ def _line(frame: pd.DataFrame, field: str, title: str) -> Figure:
     return figure
 
 
-def _entitle(figure: Figure, title: str) -> None:
-    """Writes the title in as many lines as needed, and makes the picture taller for each line after the first."""
+class _Best(NamedTuple):
+    """The best point of several, and what it is best in."""
+
+    row: int
+    name: str
+    value: str
+
+    @staticmethod
+    def of(frame: pd.DataFrame) -> _Best | None:
+        """The shortest step, or the highest throughput where steps are not of equally many tokens; None without a single best."""
+        ran = frame[frame.step_time_s.notna()]
+        if len(ran) < 2:
+            return None
+        tokens = ran.tokens_per_s * ran.step_time_s if "tokens_per_s" in ran else ran.step_time_s * 0
+        alike = tokens.max() - tokens.min() <= TOLERANCE * tokens.max()
+        merit = -ran.step_time_s if alike else ran.tokens_per_s
+        best = ran[merit == merit.max()]
+        if len(best) > 1:
+            return None
+        row = int(np.flatnonzero(frame.index == best.index[0])[0])
+        if alike:
+            return _Best(row, "the shortest step", show_s(float(best.step_time_s.iloc[0])))
+        return _Best(row, "the highest throughput", f"{float(best.tokens_per_s.iloc[0]):,.0f} tokens/s")
+
+    def text(self, frame: pd.DataFrame, fields: Sequence[str]) -> str:
+        """The best point in words."""
+        values = frame.iloc[[self.row]].to_dict("records")[0]
+        return f"{self.name}: {self.value} with " + ", ".join(f"{field} = {values[field]}" for field in fields)
+
+
+def _entitle(figure: Figure, title: str, answer: str) -> None:
+    """Writes the title, and below it the answer, in as many lines as needed, and makes the picture taller for each line after the
+    first."""
     width_in, height_in = figure.get_size_inches()
-    lines = wrap(legible(title), int(width_in / LETTER_IN))
+    lines = [line for text in (title, answer) for line in wrap(legible(text), int(width_in / LETTER_IN))]
     figure.set_size_inches(width_in, height_in + TITLE_IN * max(0, len(lines) - 1))
     figure.suptitle("\n".join(lines), fontsize=TITLE, x=0.01, ha="left")
 
@@ -106,10 +146,14 @@ def _heat_map(frame: pd.DataFrame, fields: list[str], title: str) -> Figure:
     times = frame.step_time_s.to_numpy(dtype=float)
     most = float(np.nanmax(times, initial=0)) or 1.0
     per_s, unit = unit_of(most)
-    scale = Normalize(float(np.nanmin(times, initial=most)) * per_s, most * per_s)
-    for row, own, other in zip(frame.itertuples(), *(frame[field].map(str) for field in fields), strict=True):
+    scale, best = Normalize(float(np.nanmin(times, initial=most)) * per_s, most * per_s), _Best.of(frame)
+    values = (frame[field].map(str) for field in fields)
+    for number, (row, own, other) in enumerate(zip(frame.itertuples(), *values, strict=True)):
         time = row.step_time_s * per_s if row.status == SIMULATED else None
-        _draw_cell(axes, (columns.index(other), rows.index(own)), time, _why(row, between="\n"), scale)
+        at = columns.index(other), rows.index(own)
+        _draw_cell(axes, at, time, _why(row, between="\n"), scale)
+        if best and number == best.row:
+            axes.bar(at[0], 1, 1, at[1] - 0.5, fill=False, edgecolor=FRAME, linewidth=2.5, zorder=3)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     words = list(map(legible, columns))
@@ -119,9 +163,10 @@ def _heat_map(frame: pd.DataFrame, fields: list[str], title: str) -> Figure:
     axes.set_ylabel(legible(fields[0]))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    if (frame.status != SIMULATED).any():
-        axes.set_title("hatched: cannot run", fontsize=8, loc="left")
-    _entitle(figure, title)
+    notes = [f"framed: {best.name}"] if best else []
+    notes += ["hatched: cannot run"] * bool((frame.status != SIMULATED).any())
+    axes.set_title("; ".join(notes), fontsize=8, loc="left")
+    _entitle(figure, title, best.text(frame, fields) if best else "")
     bar = figure.colorbar(ScalarMappable(scale, colormaps[MAP]), ax=axes, pad=0.02)
     bar.set_label(f"step time ({unit})")
     return figure
@@ -133,7 +178,7 @@ def _draw_cell(axes: Axes, at: tuple[int, int], time: float | None, why: str, sc
     share = float(scale(time)) if time is not None else 0.0
     colour, hatch = (colormaps[MAP](share), None) if ran else ("#f3f3f3", "////")
     axes.bar(x, 1, 1, y - 0.5, color=colour, edgecolor="white" if ran else "#c4c4c4", hatch=hatch, linewidth=1)
-    text = why if time is None else f"{time:.3g}" if time < MOST_SHORT else f"{time:,.0f}"
+    text = why if time is None else show_digits(time)
     box = None if ran else {"facecolor": "#f3f3f3", "edgecolor": "none", "pad": 1}
     axes.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if share > DARK else "black", bbox=box)
 

@@ -1,9 +1,9 @@
 """A picture of a cluster: its nodes in a row, what is in them, and the fabric in layers above; links by class, or by load.
 
-    draw(cluster)                       # links coloured by class
-    draw(cluster, {link: 0.7, ...})     # a heat map: utilisation by link number, or by name, each direction beside the other
-    draw(cluster, load)                 # the same, an array with the utilisation of every link
-    draw(cluster, load, marked={"waited for 1 s": links})       # some of them on a broader line, and named below
+    topology_plot(cluster)                     # links coloured by class
+    topology_plot(cluster, {link: 0.7, ...})   # a heat map: utilisation by link number or name, each direction beside the other
+    topology_plot(cluster, load)               # the same, an array with the utilisation of every link
+    topology_plot(cluster, load, marked={"waited for 1 s": links})   # some of them on a broader line, and named below
 
 Colours of a heat map go from 0 to the first of 1, 2, 5, 10, 20, 50 and 100% that no link exceeds.
 Beyond 32 nodes, or 32 GPUs in each of several, the picture is a summary: one node stands for all, and each layer is a bar
@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import must_be
 from ..hardware.cluster import Cluster
 from ..hardware.measure import link_classes
 from ..study.cluster_facts import span
 from ..units import show_rate
-from .drawing import Axes, Figure, Line2D, LineCollection, PatchCollection, legible, rounded_box
+from .drawing import Axes, Figure, Line2D, LineCollection, PatchCollection, ink_on, legible, rounded_box
 from .topology_colours import CLASSES, HALO_POINTS, KINDS, MARK, HeatMap, Load, canvas, colour_of, without_direction
 from .topology_summary import Summary
 from .vertex_positions import SQUARE, Positions, on_grid, positions
@@ -36,17 +38,23 @@ MOST_IN_NODE = 32
 """Most GPUs of a node that are drawn individually in a cluster of several: the links of several racks hide each other."""
 WIDEST_IN, TALLEST_IN = 16.0, 11.0
 TOLERANCE = 1e-9
+LETTER_IN = 0.09
+"""Width of a letter of the title in inches, at most."""
+MOST_RATES, WIDEST_LINE, NARROWEST = 3, 2.4, 0.4
+"""Most rates of a class of links that have a line each in the legend; width of the quickest line in points, and of the slowest as
+a fraction of it."""
 PITCH_IN = 0.42
 """Distance between two GPUs if there is enough space, in inches."""
 
 
-def draw(
+def topology_plot(
     cluster: Cluster, link_load: Load | None = None, *, title: str | None = None, marked: Mapping[str, Array] | None = None
 ) -> Figure:
     """A matplotlib figure; with `link_load`, the utilisation of links from 0 to 1, a heat map.
 
     `marked`: caption -> numbers of links that are highlighted.
     """
+    must_be(cluster, Cluster, "cluster", "a cluster", 'topology_plot(sim.cluster("dgx-h100"))')
     title = legible(title or _title(cluster))
     heat = None if link_load is None else HeatMap.of(cluster, link_load, marked)
     vertices = sum(run.count for run in cluster.wiring.vertices)
@@ -73,6 +81,7 @@ def draw(
     _draw_vertices(axes, cluster, at, points)
     for y, name in at.layers:
         axes.text(left - 0.5, y, legible(name), ha="right", va="center", fontsize=9, color="#444444")
+    title = fill(title, int(figure.get_figwidth() / LETTER_IN))
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")  # a title of axes with a fixed aspect may have no room above them
     heat.explain(figure, axes) if heat else _draw_legend(figure, cluster)
     return figure
@@ -98,7 +107,7 @@ def _draw_nodes(axes: Axes, at: Positions, points: float) -> None:
 def _draw_vertices(axes: Axes, cluster: Cluster, at: Positions, points: float) -> None:
     """Draws every vertex, with its label if the label fits: the index of a GPU or NIC, the name of any other vertex."""
     for i, run in enumerate(cluster.wiring.vertices):
-        patches = []
+        patches, colour = [], colour_of(run.kind, KINDS, i)
         for number in range(run.first, run.first + run.count):
             (x, y), (w, h) = at.centre[number], at.size[number]
             patches.append(rounded_box((x - w / 2, y - h / 2), w, h, 0.12))
@@ -106,9 +115,8 @@ def _draw_vertices(axes: Axes, cluster: Cluster, at: Positions, points: float) -
             text = (last.removeprefix(run.kind) if run.kind in ("gpu", "nic") else "") or last
             size = min(8.5, 0.62 * h * points, 0.92 * w * points / len(text) / 0.6)
             if size >= 4.5:
-                style = {"ha": "center", "va": "center_baseline", "fontsize": size, "color": "white", "zorder": 4}
+                style = {"ha": "center", "va": "center_baseline", "fontsize": size, "color": ink_on(colour), "zorder": 4}
                 axes.text(x, y, legible(text), **style)
-        colour = colour_of(run.kind, KINDS, i)
         axes.add_collection(PatchCollection(patches, facecolor=colour, edgecolor="white", linewidth=0.5, zorder=3))
 
 
@@ -211,7 +219,8 @@ def _draw_heat(axes: Axes, cluster: Cluster, segments: list[Array], heat: HeatMa
 
 
 def _draw_legend(figure: Figure, cluster: Cluster) -> None:
-    """Draws the colour of each class of links, without its direction, and the rates of the class."""
+    """Draws the colour of each class of links, without its direction, and the rates of the class: a line each for a few rates, as
+    wide beside one another as in the picture."""
     number = {name: i for i, name in enumerate(cluster.wiring.link_classes)}
     rates: dict[str, list[float]] = {}
     colours: dict[str, str] = {}
@@ -219,7 +228,11 @@ def _draw_legend(figure: Figure, cluster: Cluster) -> None:
         name = without_direction(of.name)
         rates.setdefault(name, []).append(of.bytes_per_s)
         colours.setdefault(name, colour_of(of.name, CLASSES, number[of.name]))
-    labels = {name: legible(f"{name}, {span(show_rate, sorted(values))}") for name, values in rates.items()}
-    handles = [Line2D([], [], color=colours[name], linewidth=2.2, label=label) for name, label in labels.items()]
+    handles = []
+    for name, values in rates.items():
+        several, most = sorted({*values}), max(values)
+        for shown in [[rate] for rate in reversed(several)] if len(several) <= MOST_RATES else [several]:
+            wide, label = WIDEST_LINE * max(NARROWEST, math.sqrt(shown[-1] / most)), f"{name}, {span(show_rate, shown)}"
+            handles.append(Line2D([], [], color=colours[name], linewidth=wide, label=legible(label)))
     columns = min(len(handles), max(1, int(figure.get_figwidth() / 2.6)))
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, frameon=False, fontsize=8, handlelength=1.6)

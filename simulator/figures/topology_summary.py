@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ..hardware.cluster import Cluster
 from ..hardware.measure import WORDS, switches
 from ..study.cluster_facts import Topology, span
-from ..units import show_rate, show_s
-from .drawing import Axes, Figure, legible, rounded_box
+from ..units import show_rate, show_stated_s
+from .drawing import Axes, Figure, ink_on, legible, rounded_box
 from .topology_colours import CLASSES, HALO_POINTS, KINDS, MARK, HeatMap, canvas, colour_of, without_direction
 from .vertex_positions import plural
 
@@ -26,6 +26,8 @@ MUCH = 1.25
 IN_NODES = {"cpu": "CPU", "pcie": "PCIe switch", "nvswitch": "NVSwitch", "gpu": "GPU", "nic": "NIC"}
 """Kinds of vertices in nodes from the bottom up, with their labels."""
 WIDTH, STEP, TALL = 11.0, 2.1, 0.9
+BESIDE, BESIDE_WITHOUT_HEAT = 7.0, 5.2
+"""Room for the labels of links beside the bars; those of a heat map are longer."""
 STRANDS = 24
 """Number of lines, or arches, that represent all links between two kinds."""
 
@@ -60,7 +62,7 @@ class Summary:
         figure, axes = canvas(10.5, 0.58 * STEP * len(self.height) + 0.4 + (self.heat.room_in if self.heat else 0.0))
         self._draw_bars(axes)
         self._draw_links(axes)
-        axes.set_xlim(-0.6, WIDTH + 7.0)
+        axes.set_xlim(-0.6, WIDTH + (BESIDE if self.heat else BESIDE_WITHOUT_HEAT))
         axes.set_ylim(-0.9, STEP * (len(self.height) - 1) + 0.9)
         axes.set_title(title, fontsize=11, loc="left")
         if self.heat:
@@ -79,12 +81,13 @@ class Summary:
                 text = f"{cluster.nodes:,} {plural('node', cluster.nodes)} x {each} {plural(IN_NODES.get(kind, kind), each)}"
             else:
                 number = bought.get(WORDS.get(kind, kind), count[kind])
-                pooled = "" if number == count[kind] else f" ({count[kind]:,} to sprayed traffic)"
+                pooled = "" if number == count[kind] else _pooled(count[kind])
                 text = f"{number:,} {plural(kind, number)}{pooled}"
-            style = {"facecolor": colour_of(kind, KINDS, i), "edgecolor": "none", "zorder": 2}
+            colour = colour_of(kind, KINDS, i)
+            style = {"facecolor": colour, "edgecolor": "none", "zorder": 2}
             axes.add_patch(rounded_box((0, y - TALL / 2), WIDTH, TALL, 0.2, **style))
             text = legible(text)
-            axes.text(WIDTH / 2, y, text, ha="center", va="center_baseline", color="white", fontsize=10, zorder=3)
+            axes.text(WIDTH / 2, y, text, ha="center", va="center_baseline", color=ink_on(colour), fontsize=10, zorder=3)
 
     def _draw_links(self, axes: Axes) -> None:
         """Draws the links of each pair of kinds, labelled with the number of links and the rate of each."""
@@ -126,12 +129,17 @@ class Summary:
         """Links, their rates and latencies, and the mean utilisation of both directions; with the largest if much larger."""
         wiring, links = self.cluster.wiring, joint.up
         rate, latency = (np.sort(column[links]).tolist() for column in (wiring.capacity_bytes_per_s, wiring.latency_s))
-        text = f"{len(links):,} {without_direction(joint.name)}, {span(show_rate, rate)}, {span(show_s, latency)}"
+        text = f"{len(links):,} {without_direction(joint.name)}, {span(show_rate, rate)}, {span(show_stated_s, latency)}"
         if self.heat is None or np.isnan(self.heat.load[joint.both]).all():
             return text
         mean, most = (float(f(self.heat.load[joint.both])) for f in (np.nanmean, np.nanmax))
         differs = most > MUCH * mean and f"{most:.0%}" != f"{mean:.0%}"
         return f"{text}, {mean:.0%} used" + (f", at most {most:.0%}" if differs else "")
+
+
+def _pooled(groups: int) -> str:
+    """How the graph has switches that are alike for traffic that is sprayed over them."""
+    return f" ({'one group' if groups == 1 else f'{groups:,} groups'} for traffic that is sprayed over them)"
 
 
 def _draw_line(axes: Axes, x: Any, y: Any, colour: Any, marked: bool, width: float) -> None:

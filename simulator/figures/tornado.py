@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textwrap import fill
 
+from ..errors import must_be
 from ..study.what_if import WhatIf
 from ..units import show_s
 from .drawing import Drawing, Figure, legible
@@ -20,6 +21,7 @@ LEAST = 0.01
 
 def tornado(found: WhatIf) -> Figure:
     """A matplotlib figure with a bar for each change that could be simulated; the others are listed below with their reasons."""
+    must_be(found, WhatIf, "found", "what-ifs", 'tornado(sim.what_if("llama3-70b-64xh100", ["nic=x2"]))')
     ran = sorted((one for one in found.outcomes if one.fraction is not None), key=lambda one: abs(one.fraction or 0))
     failed = [one for one in found.outcomes if one.fraction is None]
     rows = [*failed, *ran]

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from ..config import derived
 from ..errors import UserError, must_be
 from ..files import atomic
 from ..program.operations import COMPUTE, Transfer
@@ -62,13 +63,16 @@ def _writer(path: Path, *, zipped: bool) -> Iterator[IO[str]]:
 
 
 def _representatives(run: Run) -> list[int]:
-    """The first rank of each class, or of as many classes as a viewer supports, from the first to the last."""
+    """The first rank of each class, or of as many classes as a viewer supports, from the first to the last. If there is room the
+    ranks of a whole pipeline are among them: arrows join them."""
     timeline = run.engine_timeline
     classes, first = np.unique(timeline.class_of, return_index=True)
     events = {
         rank: 2 * len(timeline.expansion.tasks_of(which)) for rank, which in zip(first.tolist(), classes.tolist(), strict=True)
     }
-    return spread_within(dict(sorted(events.items())), MOST_EVENTS, perturbed(run))
+    pipelines = derived.mesh_of(run.scenario).groups(("pp",))
+    first_pipeline = pipelines[(pipelines == 0).any(axis=1)].ravel().tolist()
+    return spread_within(dict(sorted(events.items())), MOST_EVENTS, [*perturbed(run), *first_pipeline])
 
 
 def _arrows(run: Run, ranks: Iterable[int]) -> dict[int, set[int]]:

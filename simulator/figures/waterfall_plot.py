@@ -34,14 +34,15 @@ def waterfall_plot(run: Run, shown: Waterfall | None = None) -> Figure:
         left_s -= bar.seconds
     spans.append((peak.cause, 0.0, peak.seconds, WHOLE))
     for y, (_, low_s, high_s, colour) in enumerate(spans):
-        low, high = sorted((100 * low_s / found.step_s, 100 * high_s / found.step_s))
-        axes.barh(y, high - low, left=low, color=colour, height=0.66, zorder=3)
-        text = f"{high - low:.1f}%, {show_s(abs(high_s - low_s))}"
-        axes.annotate(text, (high, y), (5, 0), textcoords="offset points", va="center", fontsize=7.5)
+        share, sign = 100 * (high_s - low_s) / found.step_s, "-" if high_s < low_s else ""
+        axes.barh(y, share, left=100 * low_s / found.step_s, color=colour, height=0.66, zorder=3)
+        text, end = f"{share:.1f}%, {sign}{show_s(abs(high_s - low_s))}", 100 * max(low_s, high_s) / found.step_s
+        axes.annotate(text, (end, y), (5, 0), textcoords="offset points", va="center", fontsize=7.5)
     axes.set_yticks(range(rows), [name for name, *_ in spans], fontsize=8.5)
     axes.set_ylim(rows - 0.4, -0.6)
     axes.set_xlim(0, 100 * ROOM)
-    axes.set_xlabel("part of the step, %")
+    gains = any(bar.seconds < 0 for bar in bars)
+    axes.set_xlabel("part of the step, %" + "; grey: a cause whose removal makes the rest of the step longer" * gains)
     name = legible(run.scenario.model.name)
     title = f"{name} on {run.gpus:,} GPUs: what a step of {show_s(found.step_s)} is lost to, MFU {run.metrics.mfu:.1%}"
     axes.set_title(title, loc="left", fontsize=10)

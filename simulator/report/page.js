@@ -7,7 +7,8 @@ const SLOT_PX = data.ranks.length > 16 ? 14 : 24, LINE_PX = data.ranks.length > 
 const TRANSFER_COLOUR = "#7d8793";
 const view = { from: 0, until: data.lastsNs };
 const byId = (id) => document.getElementById(id);
-const timeline = byId("timeline"), memory = byId("memory"), tip = byId("tip");
+const timeline = byId("timeline"), memory = byId("memory"), tip = byId("tip"), scroller = timeline.parentElement;
+const styled = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);  // a colour of the style sheet
 
 // Every stream becomes columns in the order of time.
 function unpack(rank) {
@@ -66,6 +67,7 @@ const shade = (kind, chunk) => {
   const colours = (data.kinds[kind] || { colours: [TRANSFER_COLOUR] }).colours;
   return colours[Math.min(chunk, colours.length - 1)];
 };
+const faint = (colour) => `${colour}73`;  // 45% of the colour
 const dark = (colour) => {
   const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 130;
@@ -87,27 +89,40 @@ function show(ns) {
   const [factor, unit] = ns >= 1e9 ? [1e9, "s"] : ns >= 1e6 ? [1e6, "ms"] : [1e3, "us"];
   return `${(ns / factor).toPrecision(5).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "")} ${unit}`;
 }
+// An instant, in the unit of the axis and with as many digits as can be told apart on it.
+const unitOf = (span) => span >= 2e9 ? [1e9, "s", 9] : span >= 2e6 ? [1e6, "ms", 6] : [1e3, "us", 3];
+const grouped = (number, digits) =>
+  number.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+function showAt(ns) {
+  const span = view.until - view.from, [factor, unit, most] = unitOf(span);
+  return `${grouped(ns / factor, Math.max(0, Math.min(most, Math.ceil(Math.log10((1e4 * factor) / span)))))} ${unit}`;
+}
 const showBytes = (bytes) => bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-function ticks(pen, width, x, bottom, labels) {
-  const span = view.until - view.from, rough = span / Math.max(2, (width - LABEL_PX) / 110);
-  const power = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);
-  const [factor, unit] = span >= 2e9 ? [1e9, "s"] : span >= 2e6 ? [1e6, "ms"] : [1e3, "us"];
+function roundStep(rough) {
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);
+}
+
+// Lines at round times, from `top` on, with their labels above them unless `labels` is false.
+function ticks(pen, width, x, top, bottom, labels) {
+  const span = view.until - view.from, step = roundStep(span / Math.max(2, (width - LABEL_PX) / 110));
+  const [factor, unit] = unitOf(span);
   const digits = Math.max(0, -Math.floor(Math.log10(step / factor) + 1e-9));
   pen.font = "11px system-ui, sans-serif";
   pen.textAlign = "center";
   for (let ns = Math.ceil(view.from / step) * step; ns <= view.until; ns += step) {
-    pen.fillStyle = "#e8ebef";
-    pen.fillRect(x(ns), labels ? 18 : 0, 1, bottom);
-    pen.fillStyle = "#5c6675";
-    if (labels && x(ns) < width - 20) pen.fillText(`${(ns / factor).toFixed(digits)} ${unit}`, x(ns), 13);
+    pen.fillStyle = styled("--grid");
+    pen.fillRect(x(ns), top + (labels ? 18 : 0), 1, bottom);
+    pen.fillStyle = styled("--soft");
+    if (labels && x(ns) < width - 20) pen.fillText(`${grouped(ns / factor, digits)} ${unit}`, x(ns), top + 13);
   }
 }
 
 function drawTimeline() {
   const height = place(), [pen, width] = prepared(timeline, height), scale = (width - LABEL_PX) / (view.until - view.from);
   const x = (ns) => LABEL_PX + (ns - view.from) * scale;
-  ticks(pen, width, x, height, true);
+  ticks(pen, width, x, 0, height, true);
   for (const rank of data.ranks) {
     pen.save();
     pen.beginPath();
@@ -118,39 +133,39 @@ function drawTimeline() {
     rank.others.forEach((lane, number) => drawLine(pen, lane, rank.top + SLOT_PX + 1 + number * LINE_PX, x, scale));
     pen.restore();
     pen.textAlign = "left";
-    pen.fillStyle = "#1d2430";
+    pen.fillStyle = styled("--ink");
     pen.font = `600 ${SLOT_PX > 20 ? 12 : 11}px system-ui, sans-serif`;
     pen.fillText(rank.name, 0, rank.top + 11, LABEL_PX - 8);
     if (SLOT_PX > 20) {
-      pen.fillStyle = "#5c6675";
+      pen.fillStyle = styled("--soft");
       pen.font = "11px system-ui, sans-serif";
       pen.fillText(rank.about, 0, rank.top + 25, LABEL_PX - 8);
     }
   }
+  if (scroller.scrollTop > 0) {  // the labels of the axis stay in sight
+    pen.fillStyle = styled("--paper");
+    pen.fillRect(0, scroller.scrollTop, width, 18);
+    ticks(pen, width, x, scroller.scrollTop, 0, true);
+  }
   if (chosen) {
-    pen.fillStyle = "rgba(49, 85, 127, 0.18)";
+    pen.fillStyle = "rgba(110, 150, 200, 0.3)";
     pen.fillRect(Math.min(chosen.from, chosen.until), 18, Math.abs(chosen.until - chosen.from), height);
   }
-  byId("span").textContent = `${show(view.from)} to ${show(view.until)} of ${show(data.lastsNs)}`;
+  byId("span").textContent = `${showAt(view.from)} to ${showAt(view.until)} of ${show(data.lastsNs)}`;
 }
 
 const box = (rank, half) => half ? [rank.top + (half === 2 ? SLOT_PX / 2 : 0), SLOT_PX / 2] : [rank.top, SLOT_PX];
 
 function drawSlots(pen, rank, x, scale) {
-  pen.textAlign = "center";
-  pen.font = `${SLOT_PX > 20 ? 11 : 9}px system-ui, sans-serif`;
   for (const slot of rank.slots) {
     if (slot.end < view.from || slot.start > view.until) continue;
-    const colour = shade(slot.kind, slot.chunk), left = x(slot.start), wide = Math.max(0.4, (slot.end - slot.start) * scale);
-    const [top, high] = box(rank, slot.half);
-    pen.globalAlpha = 0.45;
-    pen.fillStyle = colour;
-    pen.fillRect(left, top, Math.max(0.4, wide - (wide > 3 ? 0.6 : 0)), high);
-    pen.globalAlpha = 1;
+    const wide = Math.max(0.4, (slot.end - slot.start) * scale), [top, high] = box(rank, slot.half);
+    pen.fillStyle = faint(shade(slot.kind, slot.chunk));
+    pen.fillRect(x(slot.start), top, Math.max(0.4, wide - (wide > 3 ? 0.6 : 0)), high);
   }
 }
 
-// Kernels lie over the slot that they are part of: where none runs, the slot is pale. Those too small to see are drawn as one.
+// Kernels lie over the slot that they are part of: where none runs, the slot is faint. Those too small to see are drawn as one.
 function drawKernels(pen, rank, x, scale) {
   const lane = rank.compute, least = 0.7 / scale, named = new Set();
   let at = firstBehind(lane.end.length, (i) => lane.end[i], view.from);
@@ -180,10 +195,12 @@ function drawKernels(pen, rank, x, scale) {
   }
 }
 
-function write(pen, text, behind, left, wide, y) {
+// Writes a text in a box, if it has to be without its layer or cut off.
+function write(pen, whole, behind, left, wide, y) {
   pen.font = "10.5px system-ui, sans-serif";
   const from = Math.max(left, LABEL_PX), until = Math.min(left + wide, timeline.clientWidth), room = until - from - 2;
   if (room < 6) return;
+  const text = pen.measureText(whole).width > room ? whole.replace(/^layer \d+ /, "") : whole;
   const fits = Math.floor(text.length * Math.min(1, room / pen.measureText(text).width));
   if (fits < Math.min(text.length, 4)) return;
   pen.fillStyle = dark(behind) ? "#ffffff" : "#1d2430";
@@ -206,11 +223,10 @@ function drawLine(pen, lane, top, x, scale) {
   }
 }
 
-// Ranks of one place in the pipeline hold the same, and have one curve. The curves with a name beside them are all, or the first,
-// the last and some between, evenly spaced.
+// Ranks of one place in the pipeline hold the same, and have one curve. The legend names all curves, or the first, the last and
+// some between, evenly spaced.
 const texts = data.ranks.map((rank) => JSON.stringify(rank.memory));
-const curves = data.ranks.filter((_, at) => texts.indexOf(texts[at]) === at);
-const lines = Math.min(curves.length, MOST_NAMED);
+const curves = data.ranks.filter((_, at) => texts.indexOf(texts[at]) === at), lines = Math.min(curves.length, MOST_NAMED);
 const namedCurves = Array.from({ length: lines }, (_, line) => Math.round((line * (curves.length - 1)) / Math.max(1, lines - 1)));
 const colourOfCurve = (number) => `hsl(${Math.round(220 - (200 * number) / Math.max(1, curves.length - 1))} 65% 45%)`;
 
@@ -219,22 +235,27 @@ function drawMemory() {
   const x = (ns) => LABEL_PX + (ns - view.from) * scale;
   const peak = (rank) => rank.memory[1].reduce((one, other) => Math.max(one, other), 0);
   const most = Math.max(data.capacityBytes, ...curves.map(peak));
-  const y = (bytes) => MEMORY_PX - 4 - (bytes / most) * (MEMORY_PX - 16);
-  ticks(pen, width, x, MEMORY_PX, false);
-  pen.textAlign = "right";
-  pen.fillStyle = "#5c6675";
-  pen.font = "11px system-ui, sans-serif";
-  pen.fillText("0", LABEL_PX - 6, y(0));
-  pen.fillText(`${showBytes(data.capacityBytes)}, one GPU`, LABEL_PX - 6, y(data.capacityBytes) + 4);
+  const y = (bytes) => MEMORY_PX - 6 - (bytes / most) * (MEMORY_PX - 18), capacityY = y(data.capacityBytes);
+  ticks(pen, width, x, 0, MEMORY_PX, false);
+  [pen.textAlign, pen.font] = ["right", "11px system-ui, sans-serif"];
+  const step = roundStep(most / 2 ** 30 / 4);
+  for (let line = 0; line * step * 2 ** 30 <= most; line += 1) {
+    const at = y(line * step * 2 ** 30);
+    pen.fillStyle = styled("--grid");
+    pen.fillRect(LABEL_PX, at, width, 1);
+    pen.fillStyle = styled("--soft");
+    if (Math.abs(at - capacityY) > 12) pen.fillText(`${+(line * step).toPrecision(6)} GiB`, LABEL_PX - 6, at + 4);
+  }
+  pen.fillText(`one GPU, ${showBytes(data.capacityBytes)}`, LABEL_PX - 6, capacityY + 4);
   pen.save();
   pen.beginPath();
   pen.rect(LABEL_PX, 0, width, MEMORY_PX);
   pen.clip();
-  pen.strokeStyle = "#b3261e";
+  pen.strokeStyle = styled("--bad");
   pen.setLineDash([5, 4]);
   pen.beginPath();
-  pen.moveTo(LABEL_PX, y(data.capacityBytes));
-  pen.lineTo(width, y(data.capacityBytes));
+  pen.moveTo(LABEL_PX, capacityY);
+  pen.lineTo(width, capacityY);
   pen.stroke();
   pen.setLineDash([]);
   curves.forEach((rank, number) => {
@@ -252,22 +273,13 @@ function drawMemory() {
     pen.stroke();
   });
   pen.restore();
-  pen.textAlign = "left";
-  pen.font = "11px system-ui, sans-serif";
-  namedCurves.forEach((number, line) => {
-    pen.fillStyle = colourOfCurve(number);
-    pen.fillText(curves[number].name, 0, 40 + 16 * line, LABEL_PX - 8);
-  });
 }
 
-function draw() {
-  drawTimeline();
-  drawMemory();
-}
+const draw = () => { drawTimeline(); drawMemory(); };
 
 // What lies below the pointer: a kernel, a slot, or an operation of another stream.
 function found(px, py) {
-  const ns = view.from + ((px - LABEL_PX) * (view.until - view.from)) / (timeline.clientWidth - LABEL_PX);
+  const ns = nsAt(px);
   const rank = data.ranks.find((one) => py >= one.top && py < one.top + SLOT_PX + LINE_PX * one.others.length + ROW_GAP_PX);
   if (!rank || px < LABEL_PX) return null;
   const number = Math.floor((py - rank.top - SLOT_PX) / LINE_PX);
@@ -284,15 +296,15 @@ function described(what) {
   const { rank, lane, slot, at } = what, lines = [`${rank.name}, ${rank.about}`];
   if (at >= 0) {
     lines.push(`${data.labels[lane.label[at]]}`);
-    lines.push(`${lane.name}: ${show(lane.end[at] - lane.start[at])} from ${show(lane.start[at])}`);
+    lines.push(`${lane.name}: ${show(lane.end[at] - lane.start[at])} from ${showAt(lane.start[at])}`);
   }
   const step = slot ? [slot.kind, slot.stage, slot.microbatch] : at >= 0 ? rank.steps[lane.step[at]] : null;
   if (step) {
     const [kind, stage, microbatch] = step, name = (data.kinds[kind] || { name: kind }).name;
     lines.push(`${name}${microbatch >= 0 ? `, microbatch ${microbatch}` : ""}${stage >= 0 ? `, stage ${stage}` : ""}`);
   }
-  if (slot) lines.push(`the slot: ${show(slot.end - slot.start)} from ${show(slot.start)}`);
-  if (!slot && at < 0) lines.push(`${lane.name === "compute" ? "idle" : `${lane.name}: nothing`} at ${show(what.ns)}`);
+  if (slot) lines.push(`the slot: ${show(slot.end - slot.start)} from ${showAt(slot.start)}`);
+  if (!slot && at < 0) lines.push(`${lane.name === "compute" ? "idle" : `${lane.name}: nothing`} at ${showAt(what.ns)}`);
   return lines.join("\n");
 }
 
@@ -309,15 +321,11 @@ function look(from, until) {
   view.until = view.from + span;
   draw();
 }
-function zoom(factor, at) {
-  const about = at === undefined ? (view.from + view.until) / 2 : at;
+const zoom = (factor, about = (view.from + view.until) / 2) =>
   look(about - (about - view.from) * factor, about + (view.until - about) * factor);
-}
 const move = (share) => look(view.from + share * (view.until - view.from), view.until + share * (view.until - view.from));
-const nsAt = (px) => {
-  const share = (Math.max(px, LABEL_PX) - LABEL_PX) / (timeline.clientWidth - LABEL_PX);
-  return view.from + share * (view.until - view.from);
-};
+const nsAt = (px) =>
+  view.from + ((Math.max(px, LABEL_PX) - LABEL_PX) / (timeline.clientWidth - LABEL_PX)) * (view.until - view.from);
 
 let chosen = null;
 timeline.addEventListener("mousedown", (event) => { chosen = { from: event.offsetX, until: event.offsetX }; });
@@ -331,12 +339,12 @@ timeline.addEventListener("mousemove", (event) => {
 });
 window.addEventListener("mouseup", () => {
   if (!chosen) return;
-  const [from, until] = [chosen.from, chosen.until].sort((one, other) => one - other);
+  const from = Math.min(chosen.from, chosen.until), until = Math.max(chosen.from, chosen.until);
   chosen = null;
   if (until - from > 4) look(nsAt(from), nsAt(until));
   else drawTimeline();
 });
-timeline.addEventListener("mouseleave", (event) => tell(event, ""));
+for (const canvas of [timeline, memory]) canvas.addEventListener("mouseleave", (event) => tell(event, ""));
 timeline.addEventListener("dblclick", () => look(0, data.lastsNs));
 timeline.addEventListener("wheel", (event) => {
   if (event.ctrlKey || event.metaKey) zoom(event.deltaY > 0 ? 1.25 : 0.8, nsAt(event.offsetX));
@@ -345,12 +353,10 @@ timeline.addEventListener("wheel", (event) => {
   event.preventDefault();
 }, { passive: false });
 timeline.addEventListener("keydown", (event) => {
-  const does = {
-    ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2),
-    "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6),
-    0: () => look(0, data.lastsNs),
-  }[event.key];
-  if (!does) return;
+  const left = () => move(-0.2), right = () => move(0.2), closer = () => zoom(0.6), farther = () => zoom(1 / 0.6);
+  const does = { ArrowLeft: left, a: left, ArrowRight: right, d: right, "+": closer, "=": closer, w: closer, "-": farther,
+    s: farther, 0: () => look(0, data.lastsNs) }[event.key];
+  if (!does || event.ctrlKey || event.metaKey || event.altKey) return;
   does();
   event.preventDefault();
 });
@@ -360,23 +366,30 @@ memory.addEventListener("mousemove", (event) => {
     const rank = curves[number], [times, held] = rank.memory, at = firstBehind(times.length, (i) => times[i], ns) - 1;
     return `${rank.name}: ${showBytes(held[Math.max(0, at)])}`;
   });
-  tell(event, event.offsetX >= LABEL_PX ? [`at ${show(ns)}`, ...said].join("\n") : "");
+  tell(event, event.offsetX >= LABEL_PX ? [`at ${showAt(ns)}`, ...said].join("\n") : "");
 });
-memory.addEventListener("mouseleave", (event) => tell(event, ""));
 byId("in").addEventListener("click", () => zoom(0.5));
 byId("out").addEventListener("click", () => zoom(2));
 byId("all").addEventListener("click", () => look(0, data.lastsNs));
 window.addEventListener("resize", draw);
+scroller.addEventListener("scroll", drawTimeline);
+for (const query of ["print", "(prefers-color-scheme: dark)"]) window.matchMedia(query).addEventListener("change", draw);
 
 data.ranks.forEach(unpack);
 const kindsOf = (rank) => [...rank.slots.map((slot) => slot.kind), ...rank.others.map((lane) => lane.axis)];
 const used = new Set(data.ranks.flatMap(kindsOf));
-for (const kind of [...Object.keys(data.kinds), ""].filter((key) => used.has(key))) {
+function explain(legend, colour, name) {
   const entry = document.createElement("span"), swatch = document.createElement("i");
-  swatch.style.background = shade(kind, 0);
-  entry.append(swatch, (data.kinds[kind] || { name: "waits of all ranks for each other" }).name);
-  byId("kinds").append(entry);
+  swatch.style.background = colour;
+  entry.append(swatch, name);
+  byId(legend).append(entry);
 }
+for (const kind of [...Object.keys(data.kinds), ""].filter((key) => used.has(key))) {
+  explain("kinds", shade(kind, 0), (data.kinds[kind] || { name: "waits of all ranks for each other" }).name);
+}
+const inSlots = ["B", "I", "F"].find((kind) => used.has(kind));
+if (inSlots) explain("kinds", faint(shade(inSlots, 0)), "faint: no kernel of the slot runs");
+namedCurves.forEach((number) => explain("curves", colourOfCurve(number), curves[number].name));
 const asked = /^#(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)$/.exec(window.location.hash);  // report.html#1200-1300 shows these milliseconds
 if (asked) look(1e6 * asked[1], 1e6 * asked[2]);
 else draw();
@@ -385,4 +398,3 @@ document.body.dataset.bars = lanes.reduce((sum, lane) => sum + lane.end.length, 
 document.body.dataset.ends = lanes.map((lane) => lane.end[lane.end.length - 1]).join(" ");
 document.body.dataset.curves = namedCurves.map((number) => curves[number].name).join("; ");
 document.body.dataset.state = "ready";
-document.title = `${data.title} (ready)`;

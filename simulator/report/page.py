@@ -29,8 +29,9 @@ HERE = Path(__file__).parent
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """Content security policy: the page may load nothing from outside."""
 KEYS = (
-    "Drag across the timeline to look closer, and double-click to see all of it. Arrow keys move, + and - zoom, 0 shows all. "
-    "Ctrl with the wheel zooms, Shift with the wheel moves. With #1200-1300 behind its address it opens at these milliseconds."
+    "Drag across the timeline to look closer, and double-click to see all of it. After a click the keys a and d or the arrows "
+    "move, w and s or + and - zoom, 0 shows all. Ctrl with the wheel zooms, Shift with the wheel moves. With #1200-1300 behind "
+    "its address the page opens at these milliseconds."
 )
 
 
@@ -105,13 +106,14 @@ def _timeline(run: Run, shown: TimelineData) -> str:
     about += f" {shown.left_out} are shown." if shown.left_out else ""
     return f"""<section id="when">
 <h2>Timeline</h2>
-<div class="tools"><button id="in" type="button">closer</button><button id="out" type="button">farther</button>
-<button id="all" type="button">all</button><span id="span"></span></div>
+<div class="tools"><button id="in" type="button">zoom in</button><button id="out" type="button">zoom out</button>
+<button id="all" type="button">show all</button><span id="span"></span></div>
 <noscript><p>The timeline is drawn by a script.</p></noscript>
 <div class="scroll"><canvas id="timeline" tabindex="0" aria-label="{html(f"Timeline: {about}")}"></canvas></div>
 <div class="legend" id="kinds"></div>
 <h2>Memory over time</h2>
 <canvas id="memory" aria-label="Memory of every shown rank over the same time"></canvas>
+<div class="legend" id="curves"></div>
 <p class="note">{html(about)} {html(KEYS)}</p>
 </section>
 """

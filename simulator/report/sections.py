@@ -17,7 +17,7 @@ from ..simulation.energy import Energy
 from ..simulation.memory_check import fits_gpus, host_capacity_bytes
 from ..simulation.run import Run, memory_record
 from ..study.idle_causes import LAUNCHES, idle_time
-from ..units import US_PER_S, show_bytes, show_digits, show_s
+from ..units import US_PER_S, show_bytes, show_count, show_digits, show_s
 from .timeline_data import TimelineData, first_of_pipeline, rank_name
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def facts(run: Run) -> str:
     shown = [
         (show_s(m.step_time_s), f"a step; nine in ten between {show_s(low_s)} and {show_s(high_s)}", ""),
         (f"{m.mfu:.1%}", f"MFU, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU", ""),
-        (f"{m.tokens_per_s_per_gpu:,.0f}", f"tokens/s per GPU, {m.tokens_per_s:,.0f} in all", ""),
+        (f"{m.tokens_per_s_per_gpu:,.1f}", f"tokens/s per GPU, {m.tokens_per_s:,.0f} in all", ""),
         (f"{m.bubble_fraction:.1%}", "pipeline bubble", ""),
         (
             show_bytes(run.peak_memory_bytes),
@@ -63,8 +63,14 @@ def facts(run: Run) -> str:
         shown.append((show_bytes(run.host_bytes), about, " bad" if lacks else ""))
     if isinstance(run.energy, Energy):
         shown.append((f"{run.energy.joules_per_token:.3g} J", f"per token, {run.energy.mean_w:,.0f} W per GPU", ""))
+    if whole := run.whole_run:
+        cost = "" if whole.cost is None else f", at a cost of {show_count(whole.cost)}"
+        hours = f"for {show_count(whole.total_tokens)} tokens without failures: {show_count(whole.gpu_hours)} GPU-hours{cost}"
+        shown.append((f"{whole.days:,.1f} days", hours, ""))
     boxes = (f'<div class="fact{bad}"><b>{html(figure)}</b><span>{html(about)}</span></div>' for figure, about, bad in shown)
-    notes = "".join(_note(html(note)) for note in run.notes)
+    known = dict(run.summary)
+    trust = [f"{name.capitalize()}: {known[name]}." for name in ("provenance", "calibration") if name in known]
+    notes = "".join(_note(html(note)) for note in (*run.notes, " ".join(trust)))
     return f'<div class="facts">{"".join(boxes)}</div>\n{notes}'
 
 
@@ -159,13 +165,16 @@ def why(found: Explanation) -> str:
         left -= share
     name = f"{peak.cause} {left:.1%}"
     rows.append(_stack(name, [(WHOLE, left, name)]))
+    bars = f'<div class="waterfall">{"".join(rows)}</div>'
     note = "Causes are removed one after another, and each bar is the difference of two simulated steps."
+    if any(share <= -LEAST for share in map(found.waterfall.fraction, causes)):
+        note += " A grey bar is a cause whose removal makes the rest of the step longer."
     numbers = _table(WATERFALL, waterfall_rows(found.waterfall), right=(1, 2, 3))
     folded = f"<details><summary>All causes in numbers</summary>{numbers}</details>"
     path = "".join(f"<p>{html(sentence)}</p>" for sentence in path_sentences(found.path))
     return "".join(
         (
-            _section("Why a step takes as long as it does", f"<ol>{losses}</ol>{''.join(rows)}{folded}", note),
+            _section("Why a step takes as long as it does", f"<ol>{losses}</ol>{bars}{folded}", note),
             _section("Critical path", path, "The operations that each waited for the one before, to the end of the step."),
             idle(found.run, explained=True),
             _section("What would make it shorter", _shorter(found), "Each change is a simulated plan that fits in memory."),

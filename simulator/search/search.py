@@ -36,6 +36,8 @@ from .space import MOST_PLANS, Choice, Space, choices, number_of_plans, space_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..workload.job import Job
+
 OBJECTIVES, AGAINST = get_args(Objective), get_args(Against)
 MOST_TOP = 1000
 MOST_BUDGET = 10_000
@@ -211,9 +213,14 @@ def space_for(base: Base, space: str | Path | Mapping[str, Any] | None) -> Space
     return with_degrees_of_experts(space_of(space), from_document(base.document, Trust(base.trust)))
 
 
+def job_of(base: Base) -> Job:
+    """The job that all plans of a search have in common."""
+    return from_document(base.document, Trust(base.trust)).job
+
+
 def tokens_of(base: Base) -> int:
     """The tokens of a step, which all plans of a search have in common."""
-    return from_document(base.document, Trust(base.trust)).job.tokens
+    return job_of(base).tokens
 
 
 def aim_of(objective: str, top: int, against: str | None = None, within_s: float = inf) -> Aim:

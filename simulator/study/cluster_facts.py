@@ -11,7 +11,7 @@ from ..escape import Summarised
 from ..hardware.cluster import Cluster
 from ..hardware.measure import Diameter, RouteClass, bisection, diameter, link_classes, route_classes, switches
 from ..simulation import estimated_effort
-from ..units import counted, show_bytes, show_rate, show_s
+from ..units import counted, show_bytes, show_rate, show_stated_s
 
 MOST_LINKS = 2_000_000
 IN_NODES = ("gpu", "nic", "cpu", "pcie", "nvswitch")
@@ -134,7 +134,7 @@ def _reach(found: Sequence[RouteClass]) -> str:
         return "no other GPU"
     rate = sorted(value for route_class in found for value in route_class.bytes_per_s)
     latency = sorted(value for route_class in found for value in route_class.latency_s)
-    return f"{span(show_rate, rate)}, {span(show_s, latency)} from GPU to GPU"
+    return f"{span(show_rate, rate)}, {span(show_stated_s, latency)} from GPU to GPU"
 
 
 def span(show: Callable[[Any], str], values: Sequence[Any]) -> str:

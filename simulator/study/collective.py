@@ -41,7 +41,7 @@ from ..program.program import Body, Program, Step
 from ..simulation import choose_engine, estimated_effort
 from ..units import GB, US_PER_S, counted, seconds, show_bytes, show_s
 from . import legal_values
-from .legal_values import count, of_type, one_of
+from .legal_values import Legal, count, of_type, one_of
 
 GROUP = Communicator("group", "tp", ("tp",))
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
@@ -54,6 +54,12 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
 }
 """Ratio of bus bandwidth to algorithm bandwidth for n ranks, as nccl-tests defines it."""
 KINDS = tuple(BUS_FACTOR)
+
+
+def _is_algorithm(value: Any) -> bool:
+    return isinstance(value, str) or (hasattr(value, "KINDS") and callable(getattr(value, "rounds", None)))
+
+
 SAMPLE_RANKS = 16
 """Ranks of the group that tests whether an algorithm sends from every rank to every other rank."""
 EXCHANGE = "exchange"
@@ -65,7 +71,7 @@ LEGAL = {
     "gpus": count(2**24).or_none,
     "nodes": count(2**24).or_none,
     "pieces": count(2**20).or_none,
-    "algorithm": of_type(str, "is not a name", "auto, or such as ring"),
+    "algorithm": Legal(_is_algorithm, "is no algorithm", "auto, such as ring, file.py, or a module with KINDS and rounds"),
     "library": of_type(str, "is not a name", f"such as {NCCL}"),
     "fidelity": one_of(*get_args(Collectives)),
 }
@@ -164,15 +170,16 @@ def kind_named(kind: str) -> str:
 
 def collective(
     kind: str, cluster: Cluster, sizes_bytes: Iterable[int] = (), *, gpus: int | Listed | None = None,
-    nodes: int | None = None, algorithm: str = AUTO, fidelity: str = "fluid", pieces: int | None = None, library: str = NCCL,
+    nodes: int | None = None, algorithm: Any = AUTO, fidelity: str = "fluid", pieces: int | None = None, library: str = NCCL,
     matrix: ArrayLike | None = None, long: bool = False, expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> CollectiveTable:  # fmt: skip
     """Times a collective without contention, for every size, on `gpus` GPUs of a cluster, spread evenly over `nodes` nodes.
 
     `gpus` may also be a list or an array of GPU numbers in the order of the ranks; then `nodes` is not given. `auto` takes the
-    algorithm that the library would. Pipelined algorithms cut the payload into `pieces` pieces, or infinitely fine. An alltoall
-    takes a `matrix` in place of sizes: entry (i, j) is the number of bytes that rank i sends to rank j. The result then has one
-    row, whose size is the mean number of bytes that a rank holds.
+    algorithm that the library would; an algorithm of one's own is `file.py`, `module:name`, or a module or an object with KINDS
+    and rounds. Pipelined algorithms cut the payload into `pieces` pieces, or infinitely fine. An alltoall takes a `matrix` in
+    place of sizes: entry (i, j) is the number of bytes that rank i sends to rank j. The result then has one row, whose size is
+    the mean number of bytes that a rank holds.
     Work that is estimated to take longer than 30 s or more than 4 GiB is refused, unless `long` allows it.
     """
     must_be(cluster, Cluster, "cluster", "a cluster", 'sim.cluster("dgx-h100", nodes=8)')
@@ -270,7 +277,7 @@ def _algorithms_taken(
     `UserError` for a requested algorithm that cannot run, or for pieces that no algorithm supports."""
     if policy.algorithm != AUTO:
         if not serving({policy.algorithm: policy.algorithms[policy.algorithm]}, kind, nodes):
-            raise _cannot_serve(policy.algorithm, kind, nodes)
+            raise _cannot_serve(policy.algorithm, policy.algorithms[policy.algorithm], kind, nodes)
         _check_switches(policy.algorithm, cluster, len(nodes), len(set(nodes.tolist())))
     able = policy.candidates(kind, nodes)
     chosen = {policy.automatic_choice(kind, nodes, size) for size in sizes_bytes} if len(able) > 1 else {None}
@@ -286,9 +293,9 @@ def _every_algorithm() -> dict[str, ModuleType]:
     return {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
 
 
-def _cannot_serve(name: str, kind: str, nodes: Array) -> OutsideDomain:
+def _cannot_serve(name: str, algorithm: ModuleType, kind: str, nodes: Array) -> OutsideDomain:
     """The error for an algorithm that does not support a kind of collective on a group over these nodes."""
-    every = _every_algorithm()
+    every = {name: algorithm, **_every_algorithm()}
     has_kind = kind in every[name].KINDS
     counts = [n for n in range(2, 2 * len(nodes)) if has_kind and takes(every[name], kind, np.zeros(n, dtype=np.int64))]
     near = min(counts, key=lambda n: abs(n - len(nodes)), default=0)

@@ -13,6 +13,7 @@ from simulator.advise.candidates import candidate
 from simulator.advise.explanation import explain
 from simulator.advise.neighbours import neighbours
 from simulator.advise.shown_parts import listed
+from simulator.advise.splits import Splits
 from simulator.config.leftovers import changed
 from simulator.simulation import runnable
 from simulator.study.without import IMBALANCE
@@ -30,6 +31,13 @@ def test_a_run_explains_itself() -> None:
     told = run.explain()
     assert told.as_dict() == sim.explain(run).as_dict()
     assert sum(bar["fraction"] for bar in told.as_dict()["waterfall"]) == pytest.approx(1, abs=1e-9)
+
+
+def test_the_layers_of_many_stages_are_written_in_a_line() -> None:
+    counts = (1, *[2] * 30, 3, *[2] * 31, 1)
+    text = Splits(63, 0, counts, 1.01, None).text(1.0)
+    assert text.endswith("none makes the step shorter; with [1] + [2] * 30 + [3] + [2] * 31 + [1] it is 1.00% longer")
+    assert "[1,2,3] is the best" in Splits(6, 0, (1, 2, 3), 0.9, None).text(1.0)
 
 
 def test_a_change_has_the_sharding_that_the_framework_chooses_for_it() -> None:

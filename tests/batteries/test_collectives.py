@@ -12,6 +12,8 @@ import pytest
 
 from simulator.collectives import Array, Edges, Round, joined, wire_fraction
 from simulator.config import catalog
+from simulator.errors import UserError
+from simulator.testing import GROUPS, SENT, check_collective
 
 MODULES: dict[str, ModuleType] = {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
 MOVED: dict[str, Callable[[int], Fraction]] = {
@@ -191,6 +193,42 @@ SPOILED = {
 def test_a_spoiled_ring_is_caught(what: str, kind: str) -> None:
     checks = [getattr(TestCollective(), name) for name in vars(TestCollective) if name.startswith("test_")]
     assert any(_fails(check, wrong(SPOILED[what]), kind, LAYOUTS["eight in a node"]) for check in checks)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_public_check_passes_every_algorithm(name: str) -> None:
+    if set(MODULES[name].KINDS) & set(SENT):
+        assert check_collective(name) == check_collective(MODULES[name]) > 1
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_the_public_check_catches_a_spoiled_ring(what: str) -> None:
+    with pytest.raises(UserError, match=r"payloads to the others|reaches rank"):
+        check_collective(wrong(SPOILED[what]), [[0] * 8])
+
+
+def test_the_public_check_says_what_is_wrong() -> None:
+    def star(missing: int) -> Any:
+        """All ranks send to the first, which sends the sum to all but `missing` of them."""
+
+        def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
+            first, others = np.zeros(len(nodes) - 1, dtype=np.int64), np.arange(1, len(nodes))
+            there, back = Edges.of(others, first), Edges.of(first[missing:], others[missing:])
+            return (Round(there, Fraction(1)), Round(back, Fraction(1))) if len(nodes) > 1 else ()
+
+        return SimpleNamespace(KINDS=("all_reduce",), rounds=rounds)
+
+    assert check_collective(star(0)) == len(GROUPS)
+    with pytest.raises(UserError, match=r"all_reduce among ranks on nodes \[0, 0, 0\]: nothing of rank 0 reaches rank 1"):
+        check_collective(star(1), [[0, 0, 0]])
+    alone = SimpleNamespace(KINDS=("all_reduce",), rounds=lambda kind, nodes: MODULES["ring"].rounds(kind, np.array([0, 0])))
+    with pytest.raises(UserError, match="a rank alone needs no rounds"):
+        check_collective(alone)
+    with pytest.raises(UserError, match="two of the ranks 0 to 1"):
+        check_collective(
+            SimpleNamespace(KINDS=("all_reduce",), rounds=lambda kind, nodes: MODULES["ring"].rounds(kind, np.array([0] * 3))),
+            [[0, 0]],
+        )
 
 
 def _fails(check: Callable[..., None], *case: Any) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
+import simulator as sim
 from simulator.cli import EXAMPLES, MEANINGS, cli
 from simulator.config import catalog
 from simulator.config.cluster_file import fabric
@@ -479,3 +480,13 @@ def test_the_program_exits_with_the_code(scenario: Path) -> None:
 def test_a_scenario_can_come_through_a_pipe() -> None:
     done = subprocess.run([*PROGRAM, "run", "/dev/stdin", "--json"], input=SMALL, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["gpus"] == 16
+
+
+def test_the_catalog_says_how_large_models_are() -> None:
+    said, record = trainsim("catalog", "models").out, trainsim("catalog", "models", "--json").record
+    found = {one["name"]: one for one in record}
+    assert found["mixtral-8x7b"]["parameters"] == sim.model("mixtral-8x7b").parameters
+    lines = {line.split()[0]: line.split() for line in said.splitlines() if line[:1].strip()}
+    assert lines["mixtral-8x7b"][1:5] == ["46.70", "12.88", "32", "4,096"]
+    assert lines["llama3-70b"][1:4] == ["70.55", "80", "8,192"]
+    assert len(found) == len(catalog.files("models"))

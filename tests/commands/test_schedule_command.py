@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from simulator.config import catalog
 from simulator.errors import OutsideDomain, UserError
 from simulator.figures.bars import KINDS, MOST_ROWS, chart_of_evaluation
-from simulator.figures.gantt import DARK, MOST_ROWS_IN_ALL, _luminance, gantts
+from simulator.figures.drawing import ink_on, luminance
+from simulator.figures.gantt import MOST_ROWS_IN_ALL, gantt
+from simulator.figures.topology_colours import KINDS as OF_CLUSTERS
+from simulator.figures.topology_colours import OTHERS
 from simulator.program.layout import Layout, lay_out
 from simulator.program.slot import Durations, Goal, Pair, Shape, slots_of
 from simulator.study.schedule import MOST_BOXES_WITH_MEMORY, Evaluation, crossings, evaluate
@@ -351,8 +354,8 @@ def test_the_panel_of_memory_is_that_of_the_curves() -> None:
 
 def test_several_schedules_have_one_time_axis() -> None:
     results = {"fast": of("zb-h1", 4, 8), "slow": of("naive", 4, 8)}
-    figure = gantts(results)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["fast", "slow"]
+    figure = gantt(results)
+    assert [axes.get_title(loc="left").partition(":")[0] for axes in figure.axes] == ["fast", "slow"]
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     assert figure.axes[0].get_xlim()[1] >= 96
 
@@ -377,7 +380,7 @@ def test_pictures_of_too_many_rows_are_refused(tmp_path: Path) -> None:
     assert f"at most {MOST_ROWS} ranks" in said.err
     result = of("gpipe", MOST_ROWS, 1)
     with pytest.raises(UserError, match="rows"):
-        gantts({str(n): result for n in range(MOST_ROWS_IN_ALL // MOST_ROWS + 1)})
+        gantt({str(n): result for n in range(MOST_ROWS_IN_ALL // MOST_ROWS + 1)})
 
 
 def test_slots_without_length_are_refused_beside_transfers_that_take_time() -> None:
@@ -387,7 +390,5 @@ def test_slots_without_length_are_refused_beside_transfers_that_take_time() -> N
 
 def test_numbers_can_be_read_on_every_colour() -> None:
     """White on dark and black on light, with a distance that the eye sees."""
-    for kind in KINDS.values():
-        for colour in kind.colours:
-            ink = 255 if _luminance(colour) < DARK else _luminance("#202020")
-            assert abs(_luminance(colour) - ink) > 90
+    for colour in (*(colour for kind in KINDS.values() for colour in kind.colours), *OF_CLUSTERS.values(), *OTHERS):
+        assert abs(luminance(colour) - luminance(ink_on(colour))) > 0.35

@@ -53,6 +53,8 @@ def test_the_winner_is_a_scenario_that_runs(searched: tuple[object, ...], tmp_pa
     said = trainsim(*searched, "--write", tmp_path / "best.yaml", "--json")
     again = trainsim("run", tmp_path / "best.yaml", "--json").record
     best = said.record["best"][0]
+    text = (tmp_path / "best.yaml").read_text(encoding="utf-8")
+    assert not [line for line in text.splitlines() if line.lstrip().startswith("- ")], "lists are in one line"
     assert (again["step_time_s"], again["peak_memory_bytes"]) == (best["step_time_s"], best["peak_memory_bytes"])
 
 
@@ -63,6 +65,30 @@ def test_a_run_of_tokens_takes_days_and_costs(searched: tuple[object, ...]) -> N
     assert hours["gpu_hours"] == pytest.approx(hours["days"] * 24 * 16)
     assert cost["cost"] == pytest.approx(3 * hours["gpu_hours"])
     assert "GPU-hours" in trainsim(*searched, "--tokens", 1e12).out
+
+
+def test_tokens_and_price_are_those_of_the_job(searched: tuple[object, ...], tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    by_options = trainsim(*searched, "--tokens", 1e12, "--price", 3, "--days", 50, "--json").record["best"]
+    file.write_text(SMALL.replace("global_batch: 32", "global_batch: 32, total_tokens: 1e12, price_per_gpu_hour: 3"))
+    by_job = trainsim(*searched, "--days", 50, "--json").record["best"]
+    figures = [[{name: one[name] for name in ("text", "days", "cost")} for one in best] for best in (by_options, by_job)]
+    assert figures[0] == figures[1]
+    assert trainsim(*searched, "--tokens", 2e12, "--json").record["best"][0]["days"] == pytest.approx(2 * by_job[0]["days"])
+
+
+def test_plans_on_equally_many_gpus_are_behind_in_step_time(searched: tuple[object, ...]) -> None:
+    asked = (*searched, "--gpus", "16,32", "--tokens", 1e12, "--days", 400)
+    best = trainsim(*asked, "--json", "--top", 9).record["best"]
+    said = trainsim(*asked, "--top", 9).out
+    assert "ordered by number of GPUs, then step time" in said
+    assert "cluster.nodes" not in said
+    (first, second), last = best[:2], best[-1]
+    assert (first["gpus"], second["gpus"], last["gpus"]) == (16, 16, 32)
+    behind = [line.split()[:-2] for line in said.splitlines() if " GiB" in line]
+    assert f"{second['step_time_s'] / first['step_time_s'] - 1:.2%}" in behind[1]
+    assert "100.00%" in behind[-1]
+    assert "ordered by" not in trainsim(*searched).out
 
 
 def test_ctrl_c_keeps_what_is_known(searched: tuple[object, ...], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ BAD: dict[str, Bad] = {
     "a word for a number": Bad("tp: 2", "tp: two", ("3:8: plan.tp", "whole number, not 'two'", "at least 1")),
     "a number in quotes": Bad("tp: 2", "tp: '2'", ("3:8: plan.tp", "not '2'", "write 2, without quotes")),
     "a fraction": Bad("tp: 2", "tp: 2.5", ("3:8: plan.tp", "not 2.5", "write 2 or 3")),
-    "a number with an exponent": Bad("global_batch: 32", "global_batch: 3.2e1", ("job.global_batch", "not 32.0", "write 32")),
+    "a number with an exponent": Bad("global_batch: 32", "global_batch: 3.25e1", ("global_batch", "not 32.5", "write 32 or 33")),
     "a number with commas": Bad("1024, glo", "'1,024', glo", ("4:7: job.sequence_length", "'1,024'", "write 1024")),
     "a number with a letter": Bad("1024, glo", "1k, glo", ("4:7: job.sequence_length", "'1k'", "write 1024")),
     "a time of day": Bad("1024, glo", "12:30, glo", ("4:7: job.sequence_length", "'12:30'")),

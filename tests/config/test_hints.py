@@ -71,7 +71,7 @@ MISTAKES: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "a folder as a scenario": (["run", "."], ("Is a directory",)),
     "experts": ([*RUN, "model.experts=8"], ("model.experts_per_token: 0 of 8 experts cannot be chosen", "1 to 8, such as 2")),
     "several values": ([*RUN, "plan.tp=1,2,4"], ("one value at a time: write 1, 2 or 4",)),
-    "a float beyond the limit": ([*RUN, "cluster.nodes=1e9"], ("not 1000000000.0", "hint: at most 1048576")),
+    "a float beyond the limit": ([*RUN, "cluster.nodes=1e9"], ("1000000000 is too large", "hint: at most 1048576")),
     "a number with commas": ([*RUN, "job.global_batch=1,024"], ("write 1024",)),
     "a long name": ([*RUN, "plan.tensor_parallel=4"], ("did you mean 'tp'?",)),
     "Megatron's name": ([*RUN, "plan.pipeline-model-parallel-size=4"], ("did you mean 'pp'?",)),

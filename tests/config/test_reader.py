@@ -18,6 +18,7 @@ from simulator.config.cluster_file import ClusterFile
 from simulator.config.document import Document, Place, parse, read
 from simulator.config.fabric_files import Fabric
 from simulator.config.json_schema import object_schema
+from simulator.config.load import load
 from simulator.config.named_parts import resolved
 from simulator.config.reader import NO_GRAMMARS, Grammars, examined, faults_in, validated
 from simulator.config.scenario import GRAMMARS, NAMED, ScenarioFile
@@ -43,6 +44,8 @@ from simulator.kernels import NARROW_BYTES
 from simulator.workload.framework import Framework
 from simulator.workload.job import DTYPES, ELEMENT_BYTES, NarrowFormat
 from simulator.workload.model import Model
+
+from ..commandline import SMALL
 
 SHIPPED: dict[str, tuple[type[Declared], Path, Grammars]] = {
     **{f"model {name}": (Model, path, GRAMMARS) for name, path in catalog.files("models").items()},
@@ -354,3 +357,23 @@ def test_what_a_file_said_is_not_checked_again(monkeypatch: pytest.MonkeyPatch) 
     plan = replace(scenario.plan, schedule="gpipe")
     feasible.check(replace(scenario, plan=plan))
     assert checked == [plan]
+
+
+@pytest.mark.parametrize(("written", "read"), [("1.4e12", 14 * 10**11), ("2.0", 2), ("3", 3)])
+def test_whole_numbers_may_have_an_exponent_or_a_point(written: str, read: int, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(SMALL.replace("global_batch: 32", f"global_batch: 32, total_tokens: {written}"))
+    found = load(tmp_path / "a.yaml").job.total_tokens
+    assert (found, type(found)) == (read, int)
+
+
+@pytest.mark.parametrize("written", ["1.5", "1e300", ".inf", "'2.0'"])
+def test_other_numbers_are_not_whole(written: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(SMALL.replace("global_batch: 32", f"global_batch: 32, total_tokens: {written}"))
+    with pytest.raises(UserError, match=r"whole number|finite|number"):
+        load(tmp_path / "a.yaml")
+
+
+def test_a_float_in_python_is_no_whole_number() -> None:
+    """It would stay a float in the plan."""
+    with pytest.raises(UserError, match=r"plan.tp should be a whole number, not 2\.0"):
+        sim.simulate(sim.model("llama3.2-1b"), sim.cluster("dgx-h100", nodes=1), sim.Plan(tp=2.0), sim.Job(1024, 8))  # type: ignore[arg-type]

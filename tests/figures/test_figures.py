@@ -6,6 +6,7 @@ import ast
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from simulator.figures.gantt import gantt
 from simulator.figures.memory_colours import COLOURS
 from simulator.figures.pareto import Point, pareto
 from simulator.figures.topology_colours import MARK, NAMED, UNLOADED, HeatMap, longest_waits
-from simulator.figures.topology_plot import draw
+from simulator.figures.topology_plot import topology_plot
 from simulator.figures.vertex_positions import plural
 from simulator.figures.waterfall_plot import waterfall_plot
 from simulator.hardware.measure import WORDS, switches
@@ -229,6 +230,66 @@ def test_schedules_are_drawn_too() -> None:
     assert gantt(result, title="1f1b").axes[0].get_title(loc="left") == "1f1b"
 
 
+def test_a_schedule_is_entitled_with_its_name_its_shape_and_its_bubble() -> None:
+    result = sim.schedule("1f1b", ranks=4, microbatches=8)
+    assert (
+        gantt(result).axes[0].get_title(loc="left") == "1f1b, 4 ranks x 1 chunk, 8 microbatches: makespan 33, bubble ratio 27.27%"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["1f1b"], ""),
+        (["zb-v"], "(darker: later chunks)"),
+        (["dualpipe"], "(darker: the other direction)"),
+        (["1f1b", "zb-v", "chimera"], "(darker: later chunks, or the other direction)"),
+    ],
+)
+def test_the_legend_says_what_darker_slots_are(names: list[str], said: str) -> None:
+    results = {name: sim.schedule(name, ranks=4, microbatches=8) for name in names}
+    legend = [text.get_text() for text in gantt(results).legends[0].get_texts()]
+    assert [text for text in legend if "darker" in text] == [said] * bool(said)
+
+
+def test_several_timelines_are_drawn_one_below_another(run: Run) -> None:
+    pair = {name: sim.schedule(name, ranks=4, microbatches=8) for name in ("1f1b", "zb-h1")}
+    compared = sim.compare_schedules(["1f1b", "zb-h1"], ranks=4, microbatches=8)
+    for what in (pair, compared):
+        titles = [axes.get_title(loc="left") for axes in gantt(what).axes]
+        assert sorted(title.partition(", ")[0] for title in titles) == ["1f1b: makespan 33", "zb-h1: makespan 27"]
+    runs = {"a": run, "b": run}
+    for found in (gantt(runs), gantt(sim.compare(runs)), gantt(runs, size_in=(12, 6), window_s=(0, run.metrics.step_time_s / 2))):
+        assert [axes.get_title(loc="left")[:3] for axes in found.axes] == ["a: ", "b: "]
+    for wrong in ({"ranks": [0]}, {"title": "both"}, {"window_s": (1e6, 2e6)}):
+        with pytest.raises(UserError, match=r"several|window"):
+            gantt(runs, **wrong)
+    with pytest.raises(UserError, match="no common time axis"):
+        gantt({"run": run, **pair})
+    with pytest.raises(UserError, match="what is"):
+        gantt({})
+
+
+def test_the_legend_of_a_run_says_what_darker_slots_are(run: Run) -> None:
+    assert chart_of_run(run).darker == "later chunks"
+    pairs = scenario(cluster=small_cluster(4), plan=sim.Plan(tp=2, pp=4, dp=2, schedule="dualpipe")).simulate()
+    assert chart_of_run(pairs).darker == "the other direction"
+
+
+def test_numbers_are_in_the_middle_of_what_a_window_shows_of_their_slots() -> None:
+    figure = gantt(sim.schedule("1f1b", ranks=4, microbatches=8), window_s=(10.5, 13.0))
+    numbers = {(text.get_text(), int(text.get_position()[1])): text.get_position()[0] for text in figure.axes[0].texts}
+    assert numbers["0", 0] == (10.5 + 12) / 2  # the first backward slot of rank 0 is from 10 to 12
+    assert all(10.5 < x < 13 for x in numbers.values())
+
+
+def test_slots_narrower_than_a_few_pixels_are_not_moved_apart() -> None:
+    for microbatches, narrow in ((8, False), (400, True)):
+        figure = gantt(sim.schedule("1f1b", ranks=4, microbatches=microbatches))
+        boxes = [found for found in figure.axes[0].collections if isinstance(found, PolyCollection)]
+        assert {(found.get_snap() is False, found.get_linewidth()[0] == 0.0) for found in boxes} == {(narrow, narrow)}
+
+
 def test_numbers_on_hatched_slots_stand_on_plain_colour() -> None:
     result = evaluate(lay_out(catalog.module("schedules", "zb-h1"), Shape(4, 8)))
     texts = gantt(result).axes[0].texts
@@ -335,12 +396,12 @@ def test_a_heat_map_says_its_scale_and_what_is_marked() -> None:
     for shown in (small_cluster(2), small_cluster(64)):
         here = np.full(shown.wiring.links, 0.04)
         here[7] = 0.17
-        figure = draw(shown, here, marked={"one link, 3 ms": np.array([7])})
+        figure = topology_plot(shown, here, marked={"one link, 3 ms": np.array([7])})
         assert figure.axes[1].get_xlabel() == "utilisation of a link (%), at most 17%"
         assert [float(text.get_text()) for text in figure.axes[1].get_xticklabels()][-1] == 20
         assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one link, 3 ms"]
         assert halos(figure) == 1
-        assert halos(draw(shown, here)) == 0
+        assert halos(topology_plot(shown, here)) == 0
 
 
 def halos(figure: Any) -> int:
@@ -361,7 +422,7 @@ def test_a_slow_link_is_seen_among_thousands() -> None:
     cluster = small_cluster(512)
     load = np.full(cluster.wiring.links, 0.02)
     load[cluster.link_named("node99/nic2>leaf198")] = 0.9
-    figure = draw(cluster, load)
+    figure = topology_plot(cluster, load)
     said = [text.get_text() for text in figure.axes[0].texts if "% used" in text.get_text()]
     assert [text.split("us, ")[-1] for text in said if " nic," in text] == ["2% used, at most 90%"]
     assert all(text.endswith(", 2% used") for text in said if " nic," not in text)
@@ -373,7 +434,7 @@ def test_pictures_count_switches_as_one_buys_them(shape: str, nodes: int) -> Non
     cluster = small_cluster(nodes, shape=shape)
     bought = switches(cluster)
     drawn = Counter(run.kind for run in cluster.wiring.vertices for _ in range(run.count))
-    texts = [text.get_text() for text in draw(cluster).axes[0].texts]
+    texts = [text.get_text() for text in topology_plot(cluster).axes[0].texts]
     pooled = [kind for kind in drawn if bought.get(WORDS.get(kind, kind), drawn[kind]) != drawn[kind]]
     assert pooled
     for kind in pooled:
@@ -393,11 +454,19 @@ def test_a_timeline_has_the_size_the_window_and_the_title_that_were_asked_for(ru
 
 @pytest.mark.parametrize("name", sorted(catalog.files("clusters")))
 def test_titles_of_clusters_are_inside_their_pictures(name: str) -> None:
-    figure = draw(cluster(name))
-    figure.draw_without_rendering()
-    box = (figure._suptitle or figure.axes[0]._left_title).get_window_extent()  # type: ignore[attr-defined]
-    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
-    assert 0 <= box.y0 < box.y1 <= figure.bbox.y1
+    for title in (None, "vocabulary-llama3-8b on 8 GPUs of a cluster: use of links in a step of 446.9 ms"):
+        figure = topology_plot(cluster(name, nodes=2), title=title) if title else topology_plot(cluster(name))
+        figure.draw_without_rendering()
+        box = (figure._suptitle or figure.axes[0]._left_title).get_window_extent()  # type: ignore[attr-defined]
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert 0 <= box.y0 < box.y1 <= figure.bbox.y1
+
+
+def test_each_rate_of_a_class_of_links_is_in_the_legend_with_its_width() -> None:
+    legend = topology_plot(cluster("dgx1-v100")).legends[0]
+    lines = {text.get_text(): line.get_linewidth() for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
+    assert [name for name in lines if name.startswith("nvlink")] == ["nvlink, 50 GB/s", "nvlink, 25 GB/s"]
+    assert lines["nvlink, 50 GB/s"] > lines["nvlink, 25 GB/s"]
 
 
 def test_numbers_of_plans_on_a_front_do_not_stand_on_each_other() -> None:
@@ -412,9 +481,12 @@ def test_numbers_of_plans_on_a_front_do_not_stand_on_each_other() -> None:
 
 def test_a_front_says_of_what_it_is_and_what_its_grey_points_are() -> None:
     front = [Point(0.001 * i, GIB * (90 - i), f"plan {i}") for i in range(1, 12)]
-    axes = pareto([*front, Point(0.2, GIB * 90, "slow")], front, "memory", "a scenario").axes[0]
+    figure = pareto([*front, Point(0.2, GIB * 90, "slow")], front, "memory", "a scenario")
+    said = "a scenario: step time against memory of the fullest GPU, 11 of 12 simulated plans on the front"
+    assert figure.get_suptitle() == said
+    axes = figure.axes[0]
     lines = axes.get_title(loc="left").splitlines()
-    assert (lines[0], lines[1], lines[-2], lines[-1]) == ("a scenario", "1 plan 1", "11 plan 11", "and 3 plans between them")
+    assert (lines[0], lines[-2], lines[-1]) == ("1 plan 1", "11 plan 11", "and 3 plans between them")
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "other simulated plans",
         "front: none is better in both",
@@ -465,7 +537,7 @@ def test_characters_that_the_font_lacks_are_escaped(run: Run, tmp_path: Path, re
 
 
 def test_several_racks_are_a_summary_and_one_rack_shows_every_gpu() -> None:
-    several, one = (draw(cluster("gb200-nvl72", nodes=nodes)).axes[0].texts for nodes in (4, 1))
+    several, one = (topology_plot(cluster("gb200-nvl72", nodes=nodes)).axes[0].texts for nodes in (4, 1))
     assert "4 nodes x 72 GPUs" in [text.get_text() for text in several]
     assert {str(number) for number in range(72)} <= {text.get_text() for text in one}
 
@@ -485,6 +557,16 @@ def test_the_waterfall_goes_from_the_step_to_its_flop_at_peak_without_a_gap(run:
     for (low, _), (_, high) in pairwise([(100, 100), *spans[1:-1]]):
         assert high == pytest.approx(low, abs=0.2), "but for causes that are too small to draw"
     assert axes.get_yticklabels()[0].get_text() == "step"
+
+
+def test_a_cause_whose_removal_makes_the_rest_longer_has_a_sign_and_is_explained(run: Run) -> None:
+    whole = waterfall(run)
+    first, second, *others = whole.bars
+    bars = replace(first, seconds=0.3 * whole.step_s), replace(second, seconds=-0.1 * whole.step_s), *others
+    for shown, gains in ((whole, min(bar.seconds for bar in whole.bars) < 0), (replace(whole, bars=bars), True)):
+        axes = waterfall_plot(run, shown).axes[0]
+        assert any(text.get_text().startswith("-10.0%, -") for text in axes.texts) == (shown is not whole)
+        assert ("grey" in axes.get_xlabel()) == gains
 
 
 def test_equal_runs_give_equal_files(run: Run, tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ import simulator as sim
 from simulator.advise.places import place_of
 from simulator.figures import bars, shown_ranks, trace
 from simulator.figures.bars import chart_of_run
-from simulator.figures.gantt import gantt, gantts
+from simulator.figures.gantt import gantt
 from simulator.figures.shown_ranks import candidates, kinds_of, left_out, spread, spread_within
 from simulator.simulation.run import Run
 from simulator.study.without import IMBALANCE
 
-from ..small_scenarios import scenario, small_cluster
+from ..small_scenarios import scenario, small_cluster, small_model
 
 PLAN = sim.Plan(tp=2, pp=2, dp=4)
 SLOW = 13
@@ -79,7 +79,7 @@ def test_of_many_kinds_the_pipelines_of_perturbed_ranks_are_shown_and_the_rest_i
     assert left_out(kinds, shown) == f"4 of {kinds.count} kinds of ranks"
     note = f"4 of {kinds.count} kinds of ranks are drawn"
     assert gantt(run).axes[0].get_title(loc="left").splitlines()[1:] == [f"{note}; others by --gantt-ranks, or ranks= in Python"]
-    assert gantts({"one": run}).axes[0].get_title(loc="left").splitlines()[1:] == [note]
+    assert gantt({"one": run}).axes[0].get_title(loc="left").splitlines()[1:] == [note]
     assert len(gantt(run, ranks=[0]).axes[0].get_title(loc="left").splitlines()) == 1
 
 
@@ -108,6 +108,22 @@ def test_a_trace_of_too_many_classes_has_the_last_ones_too(monkeypatch: pytest.M
     shown = [event["rank"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
     assert 2 < len(shown) < 8
     assert (shown[0], shown[-1]) == (0, 14)
+
+
+def test_a_trace_of_too_many_classes_has_a_whole_pipeline_with_its_arrows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = sim.Plan(pp=2, dp=8, ep=8, moe=sim.Moe(routing="drawn", seed=1))
+    model = small_model(4, experts=8, experts_per_token=2, expert_ffn_hidden=256)
+    run = scenario(model, small_cluster(4), plan).simulate()
+    timeline = run.engine_timeline
+    assert len(set(timeline.class_of.tolist())) == 16
+    most = 4 * max(2 * len(timeline.tasks_of(rank)) for rank in range(16))
+    monkeypatch.setattr(trace, "MOST_EVENTS", most)
+    shown = trace._representatives(run)
+    assert len(shown) < 16
+    assert {0, 8} <= set(shown), "the ranks of one pipeline"
+    assert all(trace._arrows(run, shown)[rank] for rank in (0, 8))
 
 
 @given(st.dictionaries(st.integers(0, 99), st.integers(1, 50), min_size=1), st.integers(1, 900))

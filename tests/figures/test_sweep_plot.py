@@ -7,6 +7,7 @@ import pytest
 from matplotlib.colors import Normalize
 
 import simulator as sim
+from simulator.errors import UserError
 from simulator.figures.sweep_plot import sweep_plot
 from simulator.figures.tornado import tornado
 
@@ -34,9 +35,11 @@ def table(times_s: list[float | None]) -> pd.DataFrame:
 def test_times_have_the_unit_that_suits_them(scale: float, unit: str) -> None:
     frame = table([5.4 * scale, 6.2 * scale, 7.1 * scale, None])
     figure = sweep_plot(frame, FIELDS, "a scenario")
-    assert [text.get_text() for text in figure.axes[0].texts] == ["5.4", "6.2", "7.1", "lacks\n48.4 GiB"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["5.400", "6.200", "7.100", "lacks\n48.4 GiB"]
     assert figure.axes[1].get_ylabel() == f"step time ({unit})"
-    assert figure.get_suptitle() == "a scenario"
+    answer = f"the shortest step: 5.400 {unit} with plan.tp = 1, job.microbatch_size = 1"
+    first, *more = figure.get_suptitle().splitlines()
+    assert (first, " ".join(more)) == ("a scenario", answer)
     line = sweep_plot(frame[:2], FIELDS[1:], "a scenario").axes[0]
     assert line.get_ylabel() == f"step time ({unit})"
     assert line.lines[0].get_ydata().tolist() == pytest.approx([5.4, 6.2])
@@ -46,6 +49,41 @@ def test_colours_go_from_the_shortest_time_to_the_longest() -> None:
     norm = sweep_plot(table([5.4, 6.2, 6.0, None]), FIELDS).axes[1]._colorbar.norm
     assert isinstance(norm, Normalize)
     assert (norm.vmin, norm.vmax) == (5.4, 6.2)
+
+
+def test_the_fields_of_a_table_are_its_first_columns() -> None:
+    frame = sim.sweep(SCENARIO, {"job.microbatch_size": [1, 2]})
+    axes = sim.sweep_plot(frame).axes[0]
+    assert axes.get_xlabel() == "job.microbatch_size"
+    with pytest.raises(UserError, match="the table has no column"):
+        sim.sweep_plot(table([5.4] * 4), ["plan.pt"])
+    for wrong in (frame.drop(columns="status"), 5):
+        with pytest.raises(UserError, match="not the table of a sweep"):
+            sim.sweep_plot(wrong)
+
+
+def test_steps_of_unequal_batches_are_compared_by_throughput() -> None:
+    """The step of the smallest batch is the shortest, which says nothing."""
+    frame = table([1.0, 1.5, 2.5, None]).assign(tokens_per_s=[100.0, 130.0, 120.0, None])
+    figure = sweep_plot(frame, FIELDS, "a scenario")
+    said = " ".join(figure.get_suptitle().split())
+    assert said == "a scenario the highest throughput: 130 tokens/s with plan.tp = 1, job.microbatch_size = 2"
+    assert figure.axes[0].get_title(loc="left") == "framed: the highest throughput; hatched: cannot run"
+    alike = frame.assign(tokens_per_s=100 / frame.step_time_s)
+    assert "the shortest step: 1.000 s" in sweep_plot(alike, FIELDS).get_suptitle()
+
+
+def test_the_shortest_step_is_framed_unless_several_are_as_short() -> None:
+    def framed(times_s: list[float | None]) -> list[tuple[float, float]]:
+        axes = sweep_plot(table(times_s), FIELDS).axes[0]
+        said = "framed" in axes.get_title(loc="left")
+        found = [box.get_xy() for bars in axes.containers for box in bars if not box.get_fill()]
+        assert said == bool(found)
+        return found
+
+    assert framed([6.2, 5.4, 6.0, None]) == [(0.5, -0.5)]
+    assert framed([5.4, 5.4, 6.0, None]) == []
+    assert framed([None, 5.4, None, None]) == []
 
 
 def test_a_picture_without_a_time_is_drawn_and_says_what_is_lacking() -> None:

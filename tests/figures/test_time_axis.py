@@ -67,7 +67,7 @@ def test_every_short_transfer_is_seen_and_lines_are_equally_thick() -> None:
     count = 64
     starts = (np.arange(count) + 0.37) * STEP_S / count
     bars = tuple(Bar(start, start + STEP_S / 20_000, "pp") for start in starts.tolist())
-    figure = draw(Chart("", "s", (Row("a", bars), Row("b", bars), Row("c", bars)), STEP_S, 1))
+    figure = draw(Chart("", "s", (Row("a", bars), Row("b", bars), Row("c", bars)), STEP_S, ""))
     data = BytesIO()
     figure.savefig(data, format="png")
     data.seek(0)

@@ -12,7 +12,7 @@ import pytest
 
 import simulator as sim
 from simulator.config import catalog
-from simulator.figures.topology_plot import draw
+from simulator.figures.topology_plot import topology_plot
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.measure import bisection, diameter, link_classes, route_classes, switches
 from simulator.study.cluster_facts import topology
@@ -198,7 +198,7 @@ def test_pictures(what: str) -> None:
     """Every vertex stands in a place of its own, and the same cluster is the same picture."""
     make, *args = PICTURES[what]
     cluster: Cluster = make(*args)
-    first, again = draw(cluster), draw(cluster)
+    first, again = topology_plot(cluster), topology_plot(cluster)
     assert (first.get_suptitle() or first.axes[0].get_title(loc="left")).startswith(cluster.name)
     assert pixels(first) == pixels(again)
     width, height = first.get_size_inches()
@@ -218,15 +218,17 @@ def test_vertices_do_not_stand_on_each_other() -> None:
 @pytest.mark.slow
 def test_a_heat_map_takes_numbers_or_names() -> None:
     cluster = sim.cluster("dgx-h100", nodes=2)
-    by_number = draw(cluster, {0: 0.5, 40: 1.0})
-    by_name = draw(cluster, {cluster.wiring.link_name(0): 0.5, cluster.wiring.link_name(40): 1.0})
+    by_number = topology_plot(cluster, {0: 0.5, 40: 1.0})
+    by_name = topology_plot(cluster, {cluster.wiring.link_name(0): 0.5, cluster.wiring.link_name(40): 1.0})
     drawn = pixels(by_number)
-    assert drawn == pixels(by_name) != pixels(draw(cluster))
+    assert drawn == pixels(by_name) != pixels(topology_plot(cluster))
     load = np.full(cluster.wiring.links, np.nan)
     load[[0, 40]] = 0.5, 1.0
-    assert pixels(draw(cluster, load)) == drawn
+    assert pixels(topology_plot(cluster, load)) == drawn
     assert by_number.axes[1].get_xlabel() == "utilisation of a link (%), at most 100%"
-    assert pixels(draw(sim.cluster("dgx-h100", nodes=64), {0: 0.5})) != pixels(draw(sim.cluster("dgx-h100", nodes=64)))
+    assert pixels(topology_plot(sim.cluster("dgx-h100", nodes=64), {0: 0.5})) != pixels(
+        topology_plot(sim.cluster("dgx-h100", nodes=64))
+    )
 
 
 @pytest.mark.parametrize("shape", ["torus", "dragonfly"])
@@ -238,12 +240,12 @@ def test_links_between_switches_of_one_kind_are_coloured_in_large_pictures_too(s
     own = (cluster.wiring.source >= first.first) & (cluster.wiring.target >= first.first)
     assert own.any()
     load = np.where(own & (cluster.wiring.source < first.first + first.count // 2), 1.0, 0.0)
-    arches = [line for line in draw(cluster, load).axes[0].lines if len(line.get_xdata()) == 17]
+    arches = [line for line in topology_plot(cluster, load).axes[0].lines if len(line.get_xdata()) == 17]
     colours = [line.get_color() for line in arches]
     assert len(colours) == 24
     assert len(set(colours[:10])) == len(set(colours[-10:])) == 1
     assert colours[0] != colours[-1]
-    assert len({line.get_color() for line in draw(cluster).axes[0].lines if len(line.get_xdata()) == 17}) == 1
+    assert len({line.get_color() for line in topology_plot(cluster).axes[0].lines if len(line.get_xdata()) == 17}) == 1
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])

@@ -22,7 +22,7 @@ from simulator.report.page import page, report
 from simulator.report.timeline_data import timeline_data
 from simulator.simulation.run import Run
 from simulator.study.idle_causes import idle_time
-from simulator.units import show_bytes
+from simulator.units import show_bytes, show_count
 
 from ..commandline import trainsim
 from ..small_scenarios import scenario, small_cluster, small_model
@@ -33,6 +33,7 @@ PLANS = {
     "split": sim.Plan(tp=2, pp=4, dp=2, chunks=2, schedule="zb-v", optimizer="post-validated"),
     "fsdp": sim.Plan(dp=16, sharding="fsdp"),
 }
+FOLDER = Path(packing.__file__).parent
 HOSTILE = "<script>alert(1)</script><!--"
 
 
@@ -253,7 +254,7 @@ def test_a_browser_draws_every_operation(name: str, tmp_path: Path) -> None:
     run, file = simulated(name), tmp_path / "report.html"
     shown = report(run, file)
     drawn = in_browser(file, "--dump-dom")
-    assert re.search(r"<title>[^<]*\(ready\)</title>", drawn)
+    assert f"<title>{run.scenario.model.name} on " in drawn
     assert f'data-bars="{shown.bars}"' in drawn
     ends: dict[tuple[int, str], int] = {}
     for rank, rows in unpacked(shown.packed):
@@ -268,7 +269,12 @@ def test_curves_of_memory_are_named_from_the_first_to_the_last_and_each_once(tmp
     file = tmp_path / "report.html"
     plan = sim.Plan(tp=2, pp=2, dp=4)
     report(scenario(cluster=small_cluster(4), plan=plan, perturb=(sim.Perturb(rank=13, speed=0.6),)).simulate(), file)
-    assert 'data-curves="pipeline rank 0 (rank 0); pipeline rank 1 (rank 8)"' in in_browser(file, "--dump-dom")
+    drawn = in_browser(file, "--dump-dom")
+    assert 'data-curves="pipeline rank 0 (rank 0); pipeline rank 1 (rank 8)"' in drawn
+    legend = re.search('<div class="legend" id="curves">(.*?)</div>', drawn)
+    assert legend
+    assert re.findall("</i>([^<]*)", legend[1]) == ["pipeline rank 0 (rank 0)", "pipeline rank 1 (rank 8)"]
+    assert "</i>faint: no kernel of the slot runs<" in drawn
     report(scenario(small_model(16), small_cluster(4), sim.Plan(pp=16), sim.Job(256, 32, 1)).simulate(), file)
     found = re.search('data-curves="([^"]*)"', in_browser(file, "--dump-dom"))
     named = found[1].split("; ") if found else []
@@ -299,6 +305,32 @@ def test_on_a_narrow_page_tables_scroll_by_themselves_and_words_stay_whole() -> 
     of_cells = re.findall(r"^(?:td|th|\.wide)[^{]*\{[^}]*\}", style, re.MULTILINE)
     assert of_cells
     assert not any("anywhere" in rule or "break-all" in rule for rule in of_cells)
+
+
+def test_a_dark_page_has_a_colour_for_all_that_is_drawn() -> None:
+    style, script = ((FOLDER / f"page.{ending}").read_text(encoding="utf-8") for ending in ("css", "js"))
+    usual, _, dark = style.partition("@media screen and (prefers-color-scheme: dark)")
+    named = {*re.findall(r"var\((--\w+)\)", style), *re.findall(r'styled\("(--\w+)"\)', script)}
+    assert named
+    for part in (usual, dark):
+        assert named == set(re.findall(r"(--\w+):", part))
+    assert not re.findall('(?:fill|stroke)Style = "#', script)
+
+
+def test_a_page_says_how_far_its_times_are_measured() -> None:
+    run = simulated("interleaved")
+    known = dict(run.summary)
+    assert f"Provenance: {known['provenance']}." in page(run, timeline_data(run))
+
+
+def test_a_page_has_the_days_and_the_cost_of_a_whole_run() -> None:
+    job = sim.Job(sequence_length=256, global_batch=32, total_tokens=10**12, price_per_gpu_hour=3.0)
+    run = scenario(job=job).simulate()
+    assert run.whole_run
+    text = page(run, timeline_data(run))
+    assert f"<b>{run.whole_run.days:,.1f} days</b>" in text
+    assert f"at a cost of {show_count(run.whole_run.cost or 0.0)}</span>" in text
+    assert "days</b>" not in page(simulated("fsdp"), timeline_data(simulated("fsdp")))
 
 
 def test_the_scenario_of_a_report_is_called_a_record_and_not_a_file_to_run() -> None:

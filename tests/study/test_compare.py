@@ -182,3 +182,14 @@ def test_a_row_of_nothing_in_one_run_that_the_other_has_not_is_no_difference(tmp
     (tmp_path / "other.yaml").write_text(yaml.safe_dump({**data, "plan": {"tp": 4}, "job": job}))
     said = trainsim("compare", tmp_path / "one.yaml", tmp_path / "other.yaml")
     assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize(("pp", "listed"), [(2, True), (4, False)])
+def test_stages_are_listed_where_the_runs_have_equally_many(pp: int, *, listed: bool, tmp_path: Path) -> None:
+    """The first of two stages and the first of four are different parts of the model."""
+    (tmp_path / "one.yaml").write_text(SMALL)
+    (tmp_path / "other.yaml").write_text(SMALL.replace("tp: 2, pp: 2", f"tp: 1, pp: {pp}"))
+    said = trainsim("compare", tmp_path / "one.yaml", tmp_path / "other.yaml")
+    assert ("stage 0.compute_s" in said.out) == listed
+    assert ("the times of stages, of which the runs have 2 and 4" in " ".join(said.out.split())) == (not listed)
+    assert "stage 0.compute_s" in trainsim("compare", tmp_path / "one.yaml", tmp_path / "other.yaml", "--json").record["result"]
