@@ -23,7 +23,7 @@ import click
 from . import __version__, escape
 from .commands._show import on_stderr
 from .errors import Infeasible, InvariantBroken, OutputFailed, OutsideDomain, SimulatorError, UserError, cut, did_you_mean, shown
-from .files import OUT_OF_ROOM, nowhere
+from .files import OUT_OF_ROOM, moved, nowhere
 
 INTERRUPTED, TERMINATED = 130, 143
 COMMANDS = Path(__file__).parent / "commands"
@@ -110,12 +110,8 @@ def _flush_and_end(code: int) -> None:
 def _keep_stdout() -> None:
     """Keeps stdout for the result. The descriptor that usually is stdout becomes stderr, because code of users may start programs
     and call libraries that write there, now or when the process ends."""
-    if not isinstance(sys.stdout, TextIOWrapper):
-        return
-    usual, encoding = sys.stdout.fileno(), sys.stdout.encoding
-    kept = os.dup(usual)
-    os.dup2(sys.stderr.fileno() if isinstance(sys.stderr, TextIOWrapper) else os.open(os.devnull, os.O_WRONLY), usual)
-    sys.stdout = open(kept, "w", encoding=encoding)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout = moved(sys.stdout, sys.stderr)
 
 
 class _Terminated(BaseException):

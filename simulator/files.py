@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import BytesIO
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, TextIO
@@ -242,6 +242,14 @@ def not_written(path: str | Path, error: OSError, hint: str = "") -> UserError |
 def nowhere() -> TextIO:
     """A file that discards all output, in place of a closed output."""
     return open(os.devnull, "w", encoding="utf-8")
+
+
+def moved(stream: TextIO, other: TextIO | None) -> TextIO:
+    """A stream to where another one writes, whose descriptor from now on leads to where a third one writes, or nowhere."""
+    usual = stream.fileno()
+    kept = os.dup(usual)
+    os.dup2(other.fileno() if isinstance(other, TextIOWrapper) else os.open(os.devnull, os.O_WRONLY), usual)
+    return open(kept, "w", encoding=stream.encoding)
 
 
 def named(path: str | Path) -> str:

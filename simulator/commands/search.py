@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
@@ -58,6 +59,10 @@ ORDER = {
 YAML = (".yaml", ".yml")
 LINE = 120
 """Width of the lines of a written scenario."""
+PARTS = {"job.microbatch_size": "microbatch", "plan.layout": "split"} | {
+    f"plan.{part}": part for part in ("tp", "pp", "dp", "ep", "chunks", "sharding", "recompute")
+}
+"""Fields of a scenario that the parts of a space vary, but for those that have notes of their own."""
 
 
 @click.command("search", short_help="Find the best plans, with a proof that none was missed.")
@@ -113,7 +118,7 @@ def command(
     if options["show_space"]:
         _show_space(base, space, as_json=as_json)
         return
-    print_notes([*_left_out(base, space), *([NOTE] if base.steps else [])])
+    print_notes([*_left_out(base, space), *_varied(base, space, settings), *([NOTE] if base.steps else [])])
     found = _found(base, aim, (space, over, _numbers(gpus)), shard, options)
     if not found.best and found.complete:
         raise _nothing_runs(found)
@@ -159,6 +164,19 @@ def _left_out(base: Base, space: str | None) -> list[str]:
     cp = base.document.at(("plan", "cp"))
     if isinstance(cp, int) and cp not in found.cp and found.cp == Space().cp:
         notes.append(f"plan.cp: {cp} is not searched, but {either(map(str, found.cp))}; `cp: [{cp}]` in --space searches it")
+    return notes
+
+
+def _varied(base: Base, space: str | None, settings: Iterable[str]) -> list[str]:
+    """Notes for fields that were set on the command line and that the search takes from its space all the same."""
+    from ..search.search import space_for
+
+    found, notes = asdict(space_for(base, space)), []
+    for field in dict.fromkeys(setting.partition("=")[0].strip() for setting in settings):
+        part = PARTS.get(field, "")
+        if part and found[part] != (base.document.at(tuple(field.split("."))),):
+            values = either(found[part]) if found[part] else "what the other degrees leave of the GPUs"
+            notes.append(f"{field}: a search takes it from its space, {values}; `{part}: [...]` in --space changes that")
     return notes
 
 

@@ -98,7 +98,7 @@ def _client(address: str) -> Client:
         return Client(f"tcp://{address}", timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         hint = f"dask scheduler --port {address.rpartition(':')[2]}"
-        raise SimulatorError(f"no Dask scheduler answers at {address}: {' '.join(str(error).split())}", hint=hint) from None
+        raise UserError(f"no Dask scheduler answers at {address}: {' '.join(str(error).split())}", hint=hint) from None
 
 
 def _threads(client: Client) -> int:

@@ -147,6 +147,21 @@ def test_context_parallelism_that_is_not_searched_is_told(searched: tuple[object
     assert "note: plan.cp: 2 is not searched, but 1; `cp: [2]` in --space searches it" in said.err
 
 
+def test_a_setting_that_the_space_varies_is_told(searched: tuple[object, ...], tmp_path: Path) -> None:
+    """The plan of a scenario is only where a search begins; what is typed is more, and has no effect either."""
+    told = trainsim(*searched, "--set", "plan.pp=3", "--set", "plan.dp=4", "--set", "job.dtype=fp16").err.splitlines()
+    left = "what the other degrees leave of the GPUs"
+    assert [line for line in told if line.startswith("note: ")] == [
+        "note: plan.pp: a search takes it from its space, 1, 2 or 3; `pp: [...]` in --space changes that",
+        f"note: plan.dp: a search takes it from its space, {left}; `dp: [...]` in --space changes that",
+    ]
+    (tmp_path / "one.yaml").write_text(
+        "{tp: [2], pp: [2], microbatch: [1], schedule: [1f1b], sharding: [zero1], recompute: [none]}"
+    )
+    scenario = tmp_path / "scenario.yaml"
+    assert trainsim("search", scenario, "--space", tmp_path / "one.yaml", "--set", "plan.tp=2", "--workers", 1).err == ""
+
+
 def test_the_space_is_shown(searched: tuple[object, ...]) -> None:
     out = trainsim(*searched, "--show-space").out
     assert "pp: [1, 2, 3]" in out

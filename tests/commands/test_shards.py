@@ -182,3 +182,10 @@ def test_a_worker_of_another_program_refuses(monkeypatch: pytest.MonkeyPatch) ->
     assert pool.same_program(pool.version(), max, 1, 2) == 2
     with pytest.raises(Exception, match="different version of the program"):
         pool.same_program("another", max, 1, 2)
+
+
+def test_an_address_where_no_scheduler_answers_is_bad_input(swept: tuple[object, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("simulator.study.dask_cluster.CONNECT_S", 0.2)
+    said = trainsim(*swept[:-2], "--executor", "dask://localhost:1")
+    assert (said.code, "no Dask scheduler answers at localhost:1" in said.err) == (2, True)
