@@ -223,6 +223,12 @@ def test_docs_limits_states_the_errors_of_broadcasts_and_reductions_over_hundred
     assert f"of one or two microbatches on 1,024 with groups of 8 ({100 * min(of_eight):.0f} to {max(of_eight):.0%})" in limits()
 
 
+def test_docs_limits_states_the_errors_of_rings_of_eight() -> None:
+    rings = [row for row in predicted() if row["source"] == "torchtitan-h100" and " cp 8," in row["states"]]
+    short = [1 - float(row["predicted_s"]) / float(row["measured_s"]) for row in rings]
+    assert f"with rings of 8 ranks come out {100 * min(short):.0f} to {max(short):.0%} too short" in limits()
+
+
 def test_docs_limits_states_how_far_off_steps_of_single_gpus_are() -> None:
     off = {row["step"]: -float(row["error"].rstrip("%")) for row in tables("calibration")["Steps"]}
     large = [error for step, error in off.items() if "125m" not in step]
