@@ -74,8 +74,11 @@ class StretchedTimeline(Timeline):
         found = np.zeros(self.skeleton.ranks, dtype=np.int64)
         for which in range(self.skeleton.ranks) if graph.sharing else ():
             stretches, tasks = self.stretched.stretches_of(which), self.stretched.tasks[which]
-            lasted_ns = times.end_ns[tasks] - times.start_ns[tasks] - stretches.template.durations_ns(0)
-            found[which] = (lasted_ns * calls(which)[stretches.heads])[stretches.closed].sum()
+            own_ns, chosen = stretches.template.durations_ns(0), stretches.closed
+            if not (speed := self.skeleton.profiles[int(self.skeleton.speed[which])]).steady:  # each row is a stretch by itself
+                own_ns, chosen = speed.lasting_ns(times.start_ns[tasks], own_ns), stretches.template.slot < 0
+            longer_ns = times.end_ns[tasks] - times.start_ns[tasks] - own_ns
+            found[which] = (longer_ns * calls(which)[stretches.heads])[chosen].sum()
         return found
 
     def class_times(self, which: int) -> Times:

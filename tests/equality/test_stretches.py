@@ -21,7 +21,7 @@ from simulator.program.labels import Labels
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.workload.framework import Framework, HostTimes
 
-from ..small_scenarios import bound, scenario, small_cluster
+from ..small_scenarios import bound, scenario, small_cluster, small_model
 from .test_plans import scenarios
 
 SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zb-v", "gpipe", "dualpipe", "hanayo", "looped-bfs")
@@ -99,6 +99,17 @@ def test_launches_of_a_rank_whose_speed_changes_take_as_long_as_others(overlap: 
     plan = sim.Plan(dp=8, sharding=sim.Sharding("zero1", 2), overlap=sim.Overlap(dp=overlap))
     slow = (sim.Perturb(rank=1, speed=0.5, until_s=1.0),)
     check(scenario(plan=plan, job=sim.Job(64, 16), framework=host, perturb=slow), 1, every=False)
+
+
+@pytest.mark.parametrize("window", [(0.0001, 0.0004), (0.0002, 1.0), (0.0, 0.0003)])
+def test_what_communication_adds_on_a_rank_whose_speed_changes_is_as_in_the_reference(window: tuple[float, float]) -> None:
+    slow = (sim.Perturb(rank=0, speed=0.5, from_s=window[0], until_s=window[1]),)
+    plan, slowed = sim.Plan(dp=4, overlap=sim.Overlap(dp=True)), sim.Fidelity(overlap="slowed")
+    of = scenario(small_model(2), small_cluster(1), plan, sim.Job(256, 16), fidelity=slowed, perturb=slow)
+    pair = both(bound(of, 1), every=False)
+    assert pair
+    of_stretches, rows = (observe(timeline, bound(of, 1).labels) for timeline in reversed(pair))
+    assert slowed_s.measure(of_stretches) == slowed_s.measure(rows) > 0
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
