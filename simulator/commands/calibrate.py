@@ -164,16 +164,14 @@ def power(names: str | None, seconds: str, out: str | None, device: str, as_json
     say(f"written: {where / sustained_table.TABLE}")
 
 
+def _gpu_option(help: str) -> Callable[..., Any]:
+    """The option that names the GPU of a table."""
+    return click.option("--gpu", "gpu_name", metavar="NAME", default="", callback=not_empty, help=help)
+
+
 @command.command("fit", short_help="Fit a profile to a table of measured kernels.")
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option(
-    "--gpu",
-    "gpu_name",
-    metavar="NAME",
-    default="",
-    callback=not_empty,
-    help="GPU of the rows to fit, if the table names several or none.",
-)
+@_gpu_option("GPU of the rows to fit, if the table names several or none.")
 @click.option("--out", metavar="FILE.yaml", callback=checked_path((".yaml", ".yml")), help="Write to this file, not to stdout.")
 @json_option
 def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
@@ -203,14 +201,7 @@ def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
 
 @command.command("trace", short_help="Make a table of kernels from a PyTorch trace.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--gpu",
-    "gpu_name",
-    metavar="NAME",
-    default="",
-    callback=not_empty,
-    help="Name of the GPU in the table.  [default: the name in the trace]",
-)
+@_gpu_option("Name of the GPU in the table.  [default: the name in the trace]")
 @click.option(
     "--out", metavar="TABLE.csv", callback=checked_path((".csv",)), help="Write the table to this file, for `calibrate fit`."
 )

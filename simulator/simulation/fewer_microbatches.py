@@ -23,7 +23,7 @@ FEWEST_PERIODS = 6
 """Number of periods per rank from which leaving some out saves time."""
 SHOWN_PERIODS = 3.5
 """Number of periods needed to show that all state repeats."""
-TIMES_FILLING, BESIDE_FILLING = 2.6, 4.1
+TIMES_FILLING, BESIDE_FILLING = 2.6, 5.1
 """The number of periods of the first guess: so many times the periods that the ranks need to fill the pipeline, during which they
 differ, and so many more. It is enough for most plans with 1F1B of 4 to 32 stages. A wrong guess costs time, never a proof."""
 TIMES_MORE = 1.4

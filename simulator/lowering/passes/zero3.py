@@ -9,6 +9,10 @@ which the backward pass needs next. Without `reshard` it releases none, and with
 forward pass of a step and keeps them. Gathers of a pass wait for the pass before, and those of a pair of passes that run side by
 side for the pair before.
 
+Megatron-FSDP uses parameters where the gather has written them: nothing is copied, and the gather of a unit waits until the unit
+before the one before it has ended, in forward passes too, so that two units are in place (Megatron-LM core_v0.14.0,
+megatron/core/distributed/fsdp/src/megatron_fsdp/param_and_grad_buffer.py, fetch_bucket and all_gather_params).
+
 Experts are gathered from the ranks that hold copies of them (edp). Their gather follows that of their layer, which torchtitan
 prefetches together, and takes turns with it, since PyTorch issues all gathers on one stream.
 
